@@ -1,0 +1,1 @@
+"""Remembers: SQLAlchemy and Alembic live here only."""

@@ -1,0 +1,1 @@
+"""Predicts: plain Python and NumPy, and the vocabulary that every other package fills."""

@@ -1,0 +1,152 @@
+"""What a calibration found, as plain values: constants with intervals, measured shapes, provenance. No fitting here."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from oracle.errors import BadInput
+from oracle.estimate import DRAWS
+from oracle.layer import Layer, Phase
+
+CONSTANT_LEVEL = 0.8
+"""The level of the interval [lo, hi] that every constant carries."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One effective hardware constant of one kernel family.
+
+    Args:
+        family: the kernel family, such as `conv2d` or `linear` (see `calibration.features`).
+        phase: the phase of its kernels.
+        execution: `Execution.kernel_key`, or `update_key` for updates.
+        quantity: `launch_s`, `flop_per_s` or `bytes_per_s`: what this family reached, not what a data sheet says.
+        value, unit: in SI.
+        lo, hi: the 80 % interval.
+        draws: DRAWS values that belong with those of the family's other constants, draw by draw.
+    """
+
+    family: str
+    phase: Phase
+    execution: str
+    quantity: str
+    value: float
+    unit: str
+    lo: float
+    hi: float
+    draws: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """What the constant is called in tables and in SQL."""
+        return f"{self.family}.{self.phase}.{self.quantity}"
+
+    def __post_init__(self) -> None:
+        numbers = (self.value, self.lo, self.hi, *self.draws)
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            raise BadInput(f"constant {self.name} has a value that is not a positive number")
+        if not self.lo <= self.value <= self.hi:
+            raise BadInput(f"constant {self.name} lies outside its own interval")
+        if len(self.draws) != DRAWS:
+            raise BadInput(f"constant {self.name} has {len(self.draws)} draws, not {DRAWS}")
+
+
+@dataclass(frozen=True)
+class KernelFit:
+    """The constants of one (family, phase, execution) and how far they can be trusted.
+
+    Args:
+        constants: `launch_s` and those of `flop_per_s` and `bytes_per_s` that the measurements identify.
+        shapes: distinct shapes fitted; samples: raw samples behind them.
+        held_out_error: mean |predicted / measured - 1| on shapes left out of the fit.
+        residual_sd: standard deviation of ln(measured / predicted) on shapes left out of the fit.
+        flop_lo, flop_hi, bytes_lo, bytes_hi: the range of work that was measured.
+    """
+
+    family: str
+    phase: Phase
+    execution: str
+    constants: tuple[Constant, ...]
+    shapes: int
+    samples: int
+    held_out_error: float
+    residual_sd: float
+    flop_lo: float
+    flop_hi: float
+    bytes_lo: float
+    bytes_hi: float
+
+    @property
+    def key(self) -> tuple[str, Phase, str]:
+        """What a timer looks it up by."""
+        return (self.family, self.phase, self.execution)
+
+    def __post_init__(self) -> None:
+        where = f"{self.family}.{self.phase} ({self.execution})"
+        doubled = [name for name, count in Counter(c.quantity for c in self.constants).items() if count > 1]
+        if doubled:
+            raise BadInput(f"{where} has its {doubled[0]} twice")
+        if not self.constants:
+            raise BadInput(f"{where} has no constants")
+        spread = (self.held_out_error, self.residual_sd)
+        ranges = ((self.flop_lo, self.flop_hi), (self.bytes_lo, self.bytes_hi))
+        if not all(math.isfinite(number) and number >= 0 for number in spread):
+            raise BadInput(f"{where} has a held-out error that is not a number")
+        if not all(0 <= lo <= hi < math.inf for lo, hi in ranges):
+            raise BadInput(f"{where} has a range of work that is empty or not a number")
+
+
+@dataclass(frozen=True)
+class MeasuredShape:
+    """A layer call that was measured itself: its median, and the spread of its repeats as sd of ln(seconds)."""
+
+    layer: Layer
+    phase: Phase
+    samples: int
+    execution: str
+    seconds: float
+    log_sd: float
+    count: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.seconds) and self.seconds > 0 and math.isfinite(self.log_sd) and self.log_sd >= 0):
+            raise BadInput(f"a measured {self.layer.kind} shape has a time or spread that is not a positive number")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Everything known of one device at one time. Immutable: a new fit is a new calibration.
+
+    Args:
+        name: what people call it; unique in a store.
+        device: the device's own name, such as `NVIDIA A100-SXM4-80GB`.
+        created_at: UTC, ISO 8601.
+        environment: what makes the numbers reproducible (`profiler.environment`).
+        validity_key: a hash of those parts of the environment that must match for the constants to hold.
+        common_sd: standard deviation of the machine's own drift, common to all kernels of a run, in ln(seconds).
+        notes: what the fit wants said whenever the calibration is used.
+    """
+
+    name: str
+    device: str
+    created_at: str
+    environment: dict[str, str]
+    validity_key: str
+    fits: tuple[KernelFit, ...]
+    shapes: tuple[MeasuredShape, ...]
+    common_sd: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """All constants, fit by fit."""
+        return tuple(constant for fit in self.fits for constant in fit.constants)
+
+    def __post_init__(self) -> None:
+        doubled = [key for key, count in Counter(fit.key for fit in self.fits).items() if count > 1]
+        if doubled:
+            raise BadInput(f"calibration '{self.name}' has the constants of {'.'.join(doubled[0])} twice")
+        if not (math.isfinite(self.common_sd) and self.common_sd >= 0):
+            raise BadInput(f"calibration '{self.name}' has a drift that is not a number")

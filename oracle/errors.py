@@ -1,0 +1,56 @@
+"""Every error that stepgauge raises on purpose.
+
+StepgaugeError            the base: the command line prints its text on one line and exits with 2
+|- BadInput               a value or a file that cannot be used as it is
+|  |- OutOfRange          a number outside what is possible; the text says what is
+|  `- UnknownName         a name in no table; the text lists the known ones and the closest
+|- NotCalibrated          the calibration has no constants for what was asked
+|- MissingDependency      an optional library that this command needs is not installed
+`- StoreError             the database cannot be opened, read or written
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class StepgaugeError(Exception):
+    """The base of every error that stepgauge raises on purpose."""
+
+
+class BadInput(StepgaugeError):
+    """A value or a file that cannot be used as it is."""
+
+
+class OutOfRange(BadInput):
+    """A number outside what is possible; the text says what is."""
+
+
+class UnknownName(BadInput):
+    """A name that is in no table.
+
+    >>> print(UnknownName("strategy", "dta", ["serial", "data"]))
+    unknown strategy 'dta'; did you mean 'data'? known: serial, data
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        known = list(known)
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" did you mean '{close[0]}'?" if close else ""
+        super().__init__(f"unknown {what} '{name}';{hint} known: {', '.join(known) or 'none'}")
+
+
+class NotCalibrated(StepgaugeError):
+    """The calibration has no constants for what was asked."""
+
+
+class MissingDependency(StepgaugeError):
+    """An optional library that this command needs is not installed."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(f"{library} is not installed; pip install 'stepgauge[{extra}]'")
+
+
+class StoreError(StepgaugeError):
+    """The database cannot be opened, read or written."""

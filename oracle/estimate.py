@@ -1,0 +1,84 @@
+"""A number with its uncertainty: a middle value and K draws shared by everything in one answer.
+
+Draw k of every `Estimate` belongs to the same k-th draw of the calibrated constants and residuals, so sums, maxima,
+differences and ratios keep their correlations: the interval of A - A is exactly zero, and two answers that share
+their constants can be compared more sharply than their own intervals suggest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 64
+"""K, the number of shared draws. Enough for 80 and 90 % intervals to about +-0.05 in level."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A middle value and its shared draws; both have the same unit.
+
+    Args:
+        middle: the value to report.
+        draws: shape (DRAWS,), or an empty array for a number that is known exactly.
+
+    >>> a = Estimate(2.0, np.linspace(1.9, 2.1, DRAWS))
+    >>> (a - a).interval()
+    (0.0, 0.0)
+    """
+
+    middle: float
+    draws: Floats
+
+    @classmethod
+    def exact(cls, value: float) -> Estimate:
+        """A number without uncertainty."""
+        return cls(float(value), np.full(DRAWS, float(value)))
+
+    def _combine(self, other: Estimate | float, operation: Callable[[Any, Any], Any]) -> Estimate:
+        if isinstance(other, Estimate):
+            return Estimate(float(operation(self.middle, other.middle)), operation(self.draws, other.draws))
+        return Estimate(float(operation(self.middle, other)), operation(self.draws, other))
+
+    def __add__(self, other: Estimate | float) -> Estimate:
+        return self._combine(other, np.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Estimate | float) -> Estimate:
+        return self._combine(other, np.subtract)
+
+    def __mul__(self, other: Estimate | float) -> Estimate:
+        return self._combine(other, np.multiply)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Estimate | float) -> Estimate:
+        return self._combine(other, np.divide)
+
+    def __rtruediv__(self, other: float) -> Estimate:
+        return Estimate(other / self.middle, other / self.draws)
+
+    def maximum(self, other: Estimate | float) -> Estimate:
+        """The larger of the two, draw by draw."""
+        return self._combine(other, np.maximum)
+
+    def quantile(self, q: float) -> float:
+        """The q-quantile of the draws."""
+        return float(np.quantile(self.draws, q))
+
+    def interval(self, level: float = 0.8) -> tuple[float, float]:
+        """The central interval that holds `level` of the draws."""
+        lo, hi = np.quantile(self.draws, [(1 - level) / 2, (1 + level) / 2])
+        return float(lo), float(hi)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the draws: what sums over many steps (an epoch) converge to."""
+        return float(np.mean(self.draws))

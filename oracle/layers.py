@@ -1,0 +1,286 @@
+"""One frozen dataclass per kind of layer (see also `windows`), and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, get_type_hints
+
+from oracle.errors import BadInput, UnknownName
+from oracle.layer import Layer, Phase, Shape, positive
+from oracle.windows import Conv, Pool
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """A fully connected layer on `rows` vectors per sample (the tokens of a sequence; 1 for plain vectors)."""
+
+    kind: ClassVar[str] = "linear"
+    in_features: int
+    out_features: int
+    rows: int = 1
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        positive(self, in_features=self.in_features, out_features=self.out_features, rows=self.rows)
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        return ((self.in_features,) if self.rows == 1 else (self.rows, self.in_features),)
+
+    @property
+    def output_shape(self) -> Shape:
+        return (self.out_features,) if self.rows == 1 else (self.rows, self.out_features)
+
+    @property
+    def param_shapes(self) -> tuple[Shape, ...]:
+        weight = (self.out_features, self.in_features)
+        return (weight, (self.out_features,)) if self.bias else (weight,)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        weights = self.in_features * self.out_features
+        bias = self.out_features if self.bias and phase is not Phase.BACKWARD_DATA else 0
+        items = samples * (self.input_items + self.output_items) + weights + bias
+        return 2 * samples * self.rows * weights, items
+
+
+NORMS = ("batch", "layer", "group", "instance")
+
+
+@dataclass(frozen=True)
+class Norm(Layer):
+    """A normalisation: over the batch per channel, over the last `shape[-1]` features, or over groups of channels."""
+
+    kind: ClassVar[str] = "norm"
+    op: str
+    shape: Shape
+    groups: int = 1
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        if self.op not in NORMS:
+            raise UnknownName("normalisation", self.op, NORMS)
+        positive(self, shape=self.shape, groups=self.groups)
+        if self.op == "group" and self.shape[0] % self.groups:
+            raise BadInput(f"{self.groups} groups do not divide {self.shape[0]} channels")
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        return (self.shape,)
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.shape
+
+    @property
+    def features(self) -> int:
+        """How many scales and shifts there are."""
+        return self.shape[-1] if self.op == "layer" else self.shape[0]
+
+    @property
+    def param_shapes(self) -> tuple[Shape, ...]:
+        return ((self.features,), (self.features,)) if self.affine else ()
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        # One backward kernel yields the gradients of input, scale and shift.
+        update = (Phase.UPDATE,) if self.affine else ()
+        return (Phase.FORWARD, Phase.BACKWARD_DATA, *update)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        items = samples * self.input_items
+        if phase is Phase.FORWARD:  # sum, sum of squares (2), centre, scale, scale and shift (2); x in, y out
+            return 7 * items, 2 * items + 2 * self.params
+        return 11 * items, 3 * items + 2 * self.params  # two reductions and an affine map of x and gy
+
+
+@dataclass(frozen=True)
+class _ElementwiseCost:
+    """Operations and items moved per item of the result; backward 0 where autograd passes the gradient through."""
+
+    flop: float
+    moved: float
+    backward_flop: float
+    backward_moved: float
+    operands: int = 1
+
+
+ELEMENTWISE = {
+    "relu": _ElementwiseCost(1, 2, 1, 3),
+    "sigmoid": _ElementwiseCost(4, 2, 3, 3),
+    "tanh": _ElementwiseCost(6, 2, 3, 3),
+    "silu": _ElementwiseCost(5, 2, 8, 3),
+    "gelu": _ElementwiseCost(10, 2, 16, 3),
+    "dropout": _ElementwiseCost(2, 3, 1, 3),  # the mask is written forward and read backward
+    "softmax": _ElementwiseCost(5, 2, 4, 3),  # over the last axis
+    "add": _ElementwiseCost(1, 3, 0, 0, operands=2),
+    "mul": _ElementwiseCost(1, 3, 2, 6, operands=2),
+}
+
+
+@dataclass(frozen=True)
+class Elementwise(Layer):
+    """An activation, dropout, softmax, or the sum or product of two tensors of one shape."""
+
+    kind: ClassVar[str] = "elementwise"
+    op: str
+    shape: Shape
+    inplace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.op not in ELEMENTWISE:
+            raise UnknownName("elementwise operation", self.op, ELEMENTWISE)
+        positive(self, shape=self.shape)
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        return (self.shape,) * ELEMENTWISE[self.op].operands
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.shape
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        passes_through = ELEMENTWISE[self.op].backward_moved == 0
+        return (Phase.FORWARD,) if passes_through else (Phase.FORWARD, Phase.BACKWARD_DATA)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        cost, items = ELEMENTWISE[self.op], samples * self.output_items
+        if phase is Phase.FORWARD:
+            return cost.flop * items, cost.moved * items
+        return cost.backward_flop * items, cost.backward_moved * items
+
+
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """A table look-up: `tokens` indices per sample become vectors of `width`. Its gradient goes to the table only."""
+
+    kind: ClassVar[str] = "embedding"
+    vocabulary: int
+    width: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        positive(self, vocabulary=self.vocabulary, width=self.width, tokens=self.tokens)
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        return ((self.tokens,),)
+
+    @property
+    def output_shape(self) -> Shape:
+        return (self.tokens, self.width)
+
+    @property
+    def param_shapes(self) -> tuple[Shape, ...]:
+        return ((self.vocabulary, self.width),)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase.FORWARD, Phase.BACKWARD_WEIGHT, Phase.UPDATE)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        items = samples * self.output_items
+        if phase is Phase.FORWARD:  # no arithmetic: one operation per item stands for the addressing
+            return items, 2 * items + samples * self.tokens
+        return items, 2 * items + self.params  # a dense gradient: the whole table is cleared, then added to
+
+
+@dataclass(frozen=True)
+class Attention(Layer):
+    """Scaled dot-product attention of `heads` heads: operands are queries, keys and values, (heads, tokens, width)."""
+
+    kind: ClassVar[str] = "attention"
+    heads: int
+    query_tokens: int
+    key_tokens: int
+    head_width: int
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        positive(self, heads=self.heads, query_tokens=self.query_tokens)
+        positive(self, key_tokens=self.key_tokens, head_width=self.head_width)
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        keys = (self.heads, self.key_tokens, self.head_width)
+        return (self.output_shape, keys, keys)
+
+    @property
+    def output_shape(self) -> Shape:
+        return (self.heads, self.query_tokens, self.head_width)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        product = 2 * samples * self.heads * self.query_tokens * self.key_tokens * self.head_width
+        items = samples * (self.input_items + self.output_items)
+        if phase is Phase.FORWARD:  # Q K^T and P V
+            return 2 * product, items
+        return 5 * product, 2 * items  # Q K^T again, and the gradients of P, V, Q and K (Dao et al., 2022)
+
+
+LOSSES = ("cross_entropy", "mse")
+
+
+@dataclass(frozen=True)
+class Loss(Layer):
+    """The scalar that training minimises: softmax with cross entropy over the last axis, or the mean squared error."""
+
+    kind: ClassVar[str] = "loss"
+    op: str
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        if self.op not in LOSSES:
+            raise UnknownName("loss", self.op, LOSSES)
+        positive(self, shape=self.shape)
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        return (self.shape,)
+
+    @property
+    def output_shape(self) -> Shape:
+        return (1,)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        items = samples * self.input_items
+        # cross entropy: log-softmax read and written, then the gradient from it; mse reads the target as well
+        return (5 * items, 2 * items) if phase is Phase.FORWARD else (3 * items, 2 * items)
+
+
+LAYERS: dict[str, type[Layer]] = {
+    cls.kind: cls for cls in (Conv, Linear, Norm, Pool, Elementwise, Embedding, Attention, Loss)
+}
+"""Every kind of layer by its name."""
+
+
+def _checked(value: object, wanted: object, where: str) -> Any:
+    """A JSON value as the field's type: an int, a bool, a text or a tuple of ints."""
+    if wanted == Shape and isinstance(value, list | tuple):
+        return tuple(_checked(item, int, where) for item in value)
+    if isinstance(wanted, type) and type(value) is wanted:
+        return value
+    raise BadInput(f"{where} is {value!r}, not {'a list of whole numbers' if wanted == Shape else wanted}")
+
+
+def layer_from_dict(values: Mapping[str, Any]) -> Layer:
+    """Read what `Layer.to_dict` wrote.
+
+    Raises:
+        BadInput: an unknown kind, a missing, unknown or ill-typed field, or an impossible shape.
+    """
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in LAYERS:
+        raise UnknownName("layer kind", str(kind), LAYERS)
+    cls = LAYERS[kind]
+    types = get_type_hints(cls)
+    known = {field.name for field in fields(cls)}
+    unknown = set(values) - known - {"kind"}
+    if unknown:
+        raise BadInput(f"a {kind} layer has no field {', '.join(sorted(unknown))}")
+    given = {name: _checked(values[name], types[name], f"{name} of a {kind} layer") for name in known & set(values)}
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise BadInput(f"a {kind} layer is incomplete: {error}") from None

@@ -1,0 +1,180 @@
+"""`ModelGraph`: a model as a directed acyclic graph of layers, read from and written to JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from oracle.errors import BadInput, OutOfRange
+from oracle.layer import Layer, Shape
+from oracle.layers import layer_from_dict
+
+INPUT = "input"
+"""The name that stands for the sample among the inputs of a node."""
+
+FORMAT = "stepgauge-model-1"
+"""The `format` of a model's JSON."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer in its place: its name and the nodes that its operands come from."""
+
+    name: str
+    layer: Layer
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """A model: nodes in an order in which they can run.
+
+    A node may take a tensor of another shape with the same number of items (a fully connected layer after a
+    convolution flattens it, a volume may be read as tokens): only the number of items is checked along an edge.
+
+    Args:
+        sample_shape: one sample, (channels, *extents) or (tokens,).
+        dataset_samples: samples per epoch, when known.
+        source: where the definition comes from.
+
+    Raises:
+        BadInput: no nodes, a doubled name, an input that does not come before, a wrong number of operands or items.
+    """
+
+    name: str
+    sample_shape: Shape
+    nodes: tuple[Node, ...]
+    dataset_samples: int | None = None
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise BadInput(f"model '{self.name}' has no layers")
+        if self.dataset_samples is not None and self.dataset_samples < 1:
+            raise OutOfRange(f"a data set has at least one sample, not {self.dataset_samples}")
+        items = {INPUT: math.prod(self.sample_shape)}
+        for node in self.nodes:
+            wanted = node.layer.input_shapes
+            if node.name in items:
+                raise BadInput(f"two layers of '{self.name}' are called '{node.name}'")
+            if len(node.inputs) != len(wanted):
+                raise BadInput(f"layer '{node.name}' takes {len(wanted)} operands, not {len(node.inputs)}")
+            for name, shape in zip(node.inputs, wanted, strict=True):
+                if name not in items:
+                    raise BadInput(f"layer '{node.name}' reads '{name}', which no layer before it is called")
+                if items[name] != math.prod(shape):
+                    raise BadInput(f"layer '{node.name}' takes {shape}, but '{name}' gives {items[name]} items")
+            items[node.name] = node.layer.output_items
+
+    @property
+    def params(self) -> int:
+        """Trainable parameters."""
+        return sum(node.layer.params for node in self.nodes)
+
+    @cached_property
+    def needs_data_gradient(self) -> Mapping[str, bool]:
+        """Which nodes compute the gradient of their input: those with trainable parameters somewhere before them."""
+        trainable = {INPUT: False}
+        needs: dict[str, bool] = {}
+        for node in self.nodes:
+            needs[node.name] = any(trainable[name] for name in node.inputs)
+            trainable[node.name] = needs[node.name] or node.layer.params > 0
+        return needs
+
+    @cached_property
+    def readers(self) -> Mapping[str, int]:
+        """How many operands read each node's result; gradients of more than one are added up in backward."""
+        return Counter(name for node in self.nodes for name in node.inputs)
+
+    def to_json(self) -> str:
+        """The graph as JSON text."""
+        layers = [{"name": node.name, "inputs": list(node.inputs), **node.layer.to_dict()} for node in self.nodes]
+        head = {"format": FORMAT, "name": self.name, "sample_shape": list(self.sample_shape)}
+        tail = {"dataset_samples": self.dataset_samples, "source": self.source, "layers": layers}
+        return json.dumps(head | tail, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelGraph:
+        """Read what `to_json` wrote.
+
+        Raises:
+            BadInput: no JSON, another format, or a graph that cannot be.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise BadInput(f"not a model: {error}") from None
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise BadInput(f"not a model: its format is not '{FORMAT}'")
+        try:
+            return cls(
+                name=_text(values["name"], "name"),
+                sample_shape=_shape(values["sample_shape"]),
+                nodes=tuple(_node(item) for item in values["layers"]),
+                dataset_samples=values.get("dataset_samples"),
+                source=_text(values.get("source", ""), "source"),
+            )
+        except KeyError as error:
+            raise BadInput(f"not a model: it has no {error}") from None
+        except TypeError as error:
+            raise BadInput(f"not a model: {error}") from None
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise BadInput(f"the {what} of a model is a text, not {value!r}")
+    return value
+
+
+def _shape(value: Any) -> Shape:
+    if not isinstance(value, list) or not value or any(type(item) is not int or item < 1 for item in value):
+        raise BadInput(f"the sample_shape of a model is a list of whole numbers, not {value!r}")
+    return tuple(value)
+
+
+def _node(values: Any) -> Node:
+    if not isinstance(values, dict) or not isinstance(values.get("inputs"), list):
+        raise BadInput("a layer of a model is an object with a list of inputs")
+    inputs = tuple(_text(name, "input") for name in values["inputs"])
+    layer = layer_from_dict({key: value for key, value in values.items() if key not in ("name", "inputs")})
+    return Node(_text(values["name"], "layer name"), layer, inputs)
+
+
+class GraphBuilder:
+    """Append layers one after another and name what each returns; what the zoo's definitions are written with.
+
+    >>> from oracle.layers import Linear
+    >>> build = GraphBuilder("tiny", (8,))
+    >>> hidden = build.add("hidden", Linear(8, 4))
+    >>> build.add("out", Linear(4, 2), hidden)
+    'out'
+    >>> build.graph().params
+    46
+    """
+
+    def __init__(self, name: str, sample_shape: Shape) -> None:
+        self.name, self.sample_shape = name, sample_shape
+        self.nodes: list[Node] = []
+
+    def add(self, name: str, layer: Layer, *inputs: str) -> str:
+        """Append a layer that reads `inputs` (by default the layer before it) and return its name."""
+        before = self.nodes[-1].name if self.nodes else INPUT
+        self.nodes.append(Node(name, layer, inputs or (before,)))
+        return name
+
+    def shape(self, name: str | None = None) -> Shape:
+        """The shape that a node (by default the last one) gives."""
+        if not self.nodes:
+            return self.sample_shape
+        if name is None:
+            return self.nodes[-1].layer.output_shape
+        return next(node.layer.output_shape for node in reversed(self.nodes) if node.name == name)
+
+    def graph(self, dataset_samples: int | None = None, source: str = "") -> ModelGraph:
+        """The finished graph."""
+        return ModelGraph(self.name, self.sample_shape, tuple(self.nodes), dataset_samples, source)

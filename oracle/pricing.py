@@ -1,0 +1,106 @@
+"""The questions that a plan asks and the protocols of whoever answers them.
+
+A timer prices many calls at once. It never sees a strategy: it gets layers as one device runs them (shards are layers
+of their own shape) and transfers with their whole buffer, and says how long each takes, with shared draws and with how
+it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from oracle.estimate import DRAWS, Estimate, Floats
+from oracle.layer import Layer, Phase
+
+
+class Method(StrEnum):
+    """How a price is known."""
+
+    MEASURED = "measured"
+    """This very shape was measured."""
+    FITTED = "fitted"
+    """From fitted constants, inside the range that was measured."""
+    EXTRAPOLATED = "extrapolated"
+    """From fitted constants, outside the range that was measured."""
+    ASSUMED = "assumed"
+    """From numbers that somebody gave (a data sheet, a command-line flag, an ideal machine)."""
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One phase of one layer on one device's samples."""
+
+    layer: Layer
+    phase: Phase
+    samples: int
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One collective or point-to-point exchange.
+
+    Args:
+        collective: a name in `oracle.collectives`, such as all_reduce.
+        bytes: the whole buffer, always (for all_gather: what every device holds afterwards).
+        group: devices that take part.
+        tier: index of the innermost tier of the cluster that holds the whole group; 0 is the innermost.
+        concurrent: groups that use the same links at the same time.
+        messages: how many such transfers of this size follow one another.
+    """
+
+    collective: str
+    bytes: float
+    group: int
+    tier: int = 0
+    concurrent: int = 1
+    messages: int = 1
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds for a sequence of n questions.
+
+    Args:
+        middle_s: shape (n,).
+        draws_s: shape (n, DRAWS); draw k of all questions belongs together.
+        methods: n ways in which they are known.
+    """
+
+    middle_s: Floats
+    draws_s: Floats
+    methods: tuple[Method, ...]
+
+    def total(self, counts: Floats) -> Estimate:
+        """The weighted sum over the questions, as one estimate in seconds."""
+        if not len(self.middle_s):
+            return Estimate.exact(0.0)
+        return Estimate(float(counts @ self.middle_s), counts @ self.draws_s)
+
+    @classmethod
+    def exact(cls, seconds: Sequence[float], method: Method = Method.ASSUMED) -> Prices:
+        """Prices without uncertainty."""
+        middle = np.asarray(seconds, dtype=np.float64)
+        return cls(middle, np.repeat(middle[:, None], DRAWS, axis=1), (method,) * len(middle))
+
+
+class LayerTimer(Protocol):
+    """Prices layer calls."""
+
+    def price(self, calls: Sequence[LayerCall]) -> Prices:
+        """Seconds of each call on one device.
+
+        Raises:
+            NotCalibrated: a kind of layer and phase for which nothing is known.
+        """
+
+
+class TransferTimer(Protocol):
+    """Prices transfers."""
+
+    def price(self, transfers: Sequence[Transfer]) -> Prices:
+        """Seconds of each transfer, all its messages together."""

@@ -1,0 +1,107 @@
+"""The only scale factors of the project: texts with a unit to SI values, and back.
+
+GB is 1e9 bytes, GiB is 2**30; Gb is 1e9 bits. Seconds carry ns, us, ms, s, min or h.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from oracle.errors import BadInput
+
+_BYTES = {
+    "B": 1.0,
+    **{f"{p}B": 1e3**i for i, p in enumerate("kMGTP", start=1)},
+    **{f"{p}iB": 1024.0**i for i, p in enumerate("KMGTP", start=1)},
+    **{f"{p}b": 1e3**i / 8 for i, p in enumerate("kMGTP", start=1)},
+}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ]*)(/s)?")
+
+
+def _parse(text: str, units: dict[str, float], what: str, *, per_second: bool) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in units or bool(match[3]) != per_second:
+        suffix = "/s" if per_second else ""
+        known = ", ".join(f"{unit}{suffix}" for unit in units)
+        raise BadInput(f"'{text}' is not {what}; write a number and one of {known}")
+    try:
+        value = float(match[1]) * units[match[2]]
+    except ValueError:
+        raise BadInput(f"'{text}' is not {what}: '{match[1]}' is no number") from None
+    if not math.isfinite(value):
+        raise BadInput(f"'{text}' is not a finite number")
+    return value
+
+
+def parse_bytes(text: str) -> float:
+    """Read a number of bytes.
+
+    Raises:
+        BadInput: no number, or no unit of bytes.
+
+    >>> parse_bytes("64MiB")
+    67108864.0
+    """
+    return _parse(text, _BYTES, "a size", per_second=False)
+
+
+def parse_seconds(text: str) -> float:
+    """Read a duration in seconds.
+
+    >>> parse_seconds("1.5ms")
+    0.0015
+    """
+    return _parse(text, _SECONDS, "a duration", per_second=False)
+
+
+def parse_bytes_per_s(text: str) -> float:
+    """Read a bandwidth in bytes per second.
+
+    >>> parse_bytes_per_s("100Gb/s")
+    12500000000.0
+    """
+    return _parse(text, _BYTES, "a bandwidth", per_second=True)
+
+
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    for scale, unit in steps:
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}"
+    scale, unit = steps[-1]
+    return f"{value / scale:.3g} {unit}"
+
+
+_DECIMAL = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration with three significant digits.
+
+    >>> format_seconds(0.00123)
+    '1.23 ms'
+    """
+    steps = [(86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]
+    if seconds == 0:
+        return "0 s"
+    return _scaled(seconds, steps)
+
+
+def format_bytes(size: float) -> str:
+    """Write a number of bytes, in powers of two, with three significant digits.
+
+    >>> format_bytes(3 * 2**30)
+    '3 GiB'
+    """
+    steps = [(1024.0**i, f"{p}iB") for i, p in reversed(list(enumerate("KMGTP", start=1)))]
+    return _scaled(size, [*steps, (1.0, "B")])
+
+
+def format_rate(value: float, unit: str) -> str:
+    """Write a rate with a decimal prefix: `format_rate(2.5e12, "FLOP/s")`.
+
+    >>> format_rate(2.5e12, "FLOP/s")
+    '2.5 TFLOP/s'
+    """
+    return _scaled(value, [(scale, f"{prefix}{unit}") for scale, prefix in _DECIMAL])

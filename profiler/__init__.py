@@ -1,0 +1,1 @@
+"""Measures: every result is a `Measurement`; torch, CuPy and NVML live here only."""
