@@ -1,0 +1,256 @@
+"""How a row of a tidy table of kernels becomes a layer call of the oracle.
+
+Columns: convolutions N, C, [D,] H, W (input), K (filters), kernel R, S or kD, kH, kW, with strides and padding by
+axis (`stride_h` or `sH`); an output extent (`oH`...) is checked against the shape. Products gm, gn, gk; elementwise,
+softmax and layer norm rows, cols.
+
+Products come in two conventions. With `ta` and `tb` they are BLAS calls (column-major, m x k times k x n), as the
+layers of DeepBench: a linear layer's forward is W X (N, N: m out, n samples, k in), its backward-data W^T dY (T, N:
+m in, k out) and its backward-weight dY X^T (N, T: m out, n in, k samples). Without them they are row-major: m rows of
+k features become m rows of n. The multiply-adds are the same either way.
+
+A precision that was not stated, or that the oracle does not know (half sums in half), is not guessed. `fp32(tf32 conv)`
+is torch's default on Ampere until 1.12: convolutions in TF32, the rest in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from oracle.errors import BadInput
+from oracle.execution import Execution
+from oracle.layer import Layer, Phase
+from oracle.layers import Elementwise, Linear, Norm
+from oracle.pricing import LayerCall
+from oracle.windows import Conv, Pool
+from profiler.importers.tidy import Cells
+
+
+class Unusable(BadInput):
+    """A row that cannot be used; the text is the reason."""
+
+
+PHASES = {
+    "fwd": Phase.FORWARD,
+    "forward": Phase.FORWARD,
+    "ew": Phase.FORWARD,
+    "bwd": Phase.BACKWARD_DATA,
+    "backward": Phase.BACKWARD_DATA,
+    "bwd_input": Phase.BACKWARD_DATA,
+    "backward_data": Phase.BACKWARD_DATA,
+    "bwd_weight": Phase.BACKWARD_WEIGHT,
+    "backward_weight": Phase.BACKWARD_WEIGHT,
+}
+RAW_PHASES = {**{name: str(phase) for name, phase in PHASES.items()}, "bwd": "backward", "backward": "backward"}
+RAW_PHASES |= {"optimizer": "update", "update": "update"}
+"""The same for an operation that is no layer: nobody knows whether its backward is whole, so it keeps that name."""
+_INCOMPLETE = "the shape is incomplete"
+_PRECISIONS = {
+    "fp32": "fp32",
+    "float": "fp32",
+    "float32": "fp32",
+    "tf32": "tf32",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "half": "fp16",
+    "fp16_mixed": "fp16",
+    "fp16/fp32acc": "fp16",
+    "fp16 in, fp32 params": "fp16",
+}
+_LAYOUTS = {
+    "": "channels_first",
+    "nchw": "channels_first",
+    "ncdhw": "channels_first",
+    "nhwc": "channels_last",
+    "ndhwc": "channels_last",
+}
+
+
+@lru_cache(maxsize=256)
+def _execution(precision: str, layout: str) -> Execution:
+    return Execution(precision=precision, memory_format=layout)
+
+
+def execution_of(row: Cells) -> Execution:
+    """Precision and memory format of a row.
+
+    Raises:
+        Unusable: not stated, or not known.
+    """
+    dtype, op = row.text_of("dtype").lower(), row.text_of("op").lower()
+    precision = _PRECISIONS.get(dtype)
+    if dtype == "fp32(tf32 conv)":
+        precision = "tf32" if "conv" in op else "fp32"
+    if precision is None:
+        raise Unusable(f"precision '{dtype[:40]}' is not stated, or not known")
+    said = row.text_of("layout").lower()
+    layout = _LAYOUTS.get(said.split(" ")[0])
+    if layout is None:
+        raise Unusable(f"memory format '{said[:40]}' is not known")
+    return _execution(precision, layout)
+
+
+def call_of(row: Cells) -> LayerCall | None:
+    """The layer call of a row, or None where the oracle has no such layer.
+
+    Raises:
+        BadInput: the shape is impossible, or contradicts its output.
+    """
+    build = _BUILDERS.get(row.text_of("op").lower())
+    if row.text_of("phase") not in RAW_PHASES:
+        raise Unusable(f"phase '{row.text_of('phase')[:40]}' is not known")
+    if build is None or row.text_of("phase") not in PHASES:
+        return None
+    return build(row)
+
+
+def _numbers(row: Cells, *names: tuple[str, ...]) -> tuple[int, ...] | None:
+    """One whole number per group of alternative columns, or None where one is absent."""
+    found = [row.whole(*group) for group in names]
+    return None if any(value is None for value in found) else tuple(value for value in found if value is not None)
+
+
+def _rank(op: str) -> int:
+    """Spatial axes of an operation by its name: conv1d, max_pool3d."""
+    digits = [character for character in op if character in "123"]
+    return int(digits[-1]) if digits else 2
+
+
+def _window(row: Cells, rank: int) -> dict[str, tuple[int, ...] | None]:
+    """Kernel, stride, padding, dilation and output by axis, last axes first in importance."""
+    axes = "DHW"[3 - rank :]
+    kernel = {"D": ("kD",), "H": ("kH", "R"), "W": ("kW", "S")}
+    found = {
+        "kernel": _numbers(row, *(kernel[axis] for axis in axes)),
+        "output": _numbers(row, *((f"o{axis}",) for axis in axes)),
+    }
+    for name, short, absent in (("stride", "s", 1), ("pad", "p", 0), ("dilation", "d", 1)):
+        values = [row.whole(f"{short}{axis}", f"{name}_{axis.lower()}") for axis in axes]
+        found[name] = tuple(absent if value is None else value for value in values)
+    return found
+
+
+def _spatial(row: Cells, rank: int) -> tuple[int, tuple[int, ...]] | None:
+    """Samples and (channels, *extents)."""
+    shape = _numbers(row, ("N",), ("C",), *((axis,) for axis in "DHW"[3 - rank :]))
+    return (shape[0], shape[1:]) if shape else None
+
+
+def _conv(row: Cells) -> LayerCall:
+    op = row.text_of("op").lower()
+    rank = _rank(op)
+    spatial, window, filters = _spatial(row, rank), _window(row, rank), row.whole("K")
+    kernel = window["kernel"]
+    if spatial is None or kernel is None or filters is None:
+        raise Unusable(_INCOMPLETE)
+    layer = Conv.of(
+        spatial[1],
+        filters,
+        kernel,
+        stride=window["stride"],
+        padding=window["pad"],
+        dilation=window["dilation"],
+        groups=row.whole("groups") or 1,
+        bias=False,
+        transposed="transpose" in op,
+    )
+    return _checked(layer, spatial[0], window["output"], row)
+
+
+def _pool(row: Cells) -> LayerCall | None:
+    op = row.text_of("op").lower()
+    rank = _rank(op)
+    spatial, window = _spatial(row, rank), _window(row, rank)
+    kernel = window["kernel"]
+    if spatial is None or kernel is None:
+        raise Unusable(_INCOMPLETE)
+    if set(window["dilation"] or ()) != {1}:
+        return None  # the oracle has no dilated pooling
+    layer = Pool.of(op.split("_")[0], spatial[1], kernel, stride=window["stride"], padding=window["pad"])
+    return _checked(layer, spatial[0], window["output"], row)
+
+
+def _checked(layer: Layer, samples: int, output: tuple[int, ...] | None, row: Cells) -> LayerCall:
+    if output is not None and layer.output_shape[1:] != output:
+        raise Unusable(f"the shape gives an output of {layer.output_shape[1:]}, the row says {output}")
+    return LayerCall(layer, _phase(layer, row), samples)
+
+
+def _phase(layer: Layer, row: Cells) -> Phase:
+    phase = PHASES[row.text_of("phase")]
+    if phase not in layer.phases:
+        raise Unusable(f"a {layer.kind} layer has no {phase} phase")
+    return phase
+
+
+def _product(row: Cells) -> LayerCall | None:
+    sizes = _numbers(row, ("gm",), ("gn",), ("gk",))
+    if sizes is None:
+        raise Unusable(_INCOMPLETE)
+    if row.whole("batch") not in (None, 1):
+        return None
+    m, n, k = sizes
+    transposed = (row.text_of("ta"), row.text_of("tb"))
+    bias = row.text_of("op").lower() == "linear"
+    if transposed == ("", ""):
+        layer = Linear(in_features=k, out_features=n, bias=bias)
+        return LayerCall(layer, _phase(layer, row), m)
+    if transposed == ("N", "N"):
+        return LayerCall(Linear(in_features=k, out_features=m, bias=False), Phase.FORWARD, n)
+    if transposed == ("T", "N"):
+        return LayerCall(Linear(in_features=m, out_features=k, bias=False), Phase.BACKWARD_DATA, n)
+    if transposed == ("N", "T"):
+        return LayerCall(Linear(in_features=n, out_features=m, bias=False), Phase.BACKWARD_WEIGHT, k)
+    return None
+
+
+def _plain_shape(row: Cells) -> tuple[int, tuple[int, ...]] | None:
+    """Samples and the shape of one sample: rows and cols, or N, C and the extents that there are."""
+    if table := _numbers(row, ("rows",), ("cols",)):
+        return table[0], table[1:]
+    first = _numbers(row, ("N",), ("C",))
+    if first is None:
+        return None
+    extents = [
+        row.whole(axis) for axis in "DHW" if row.whole(axis) is not None and not (axis == "D" and row.whole(axis) == 1)
+    ]
+    return first[0], (first[1], *(extent for extent in extents if extent is not None))
+
+
+def _elementwise(name: str) -> Callable[[Cells], LayerCall]:
+    def build(row: Cells) -> LayerCall:
+        shape = _plain_shape(row)
+        if shape is None:
+            raise Unusable(_INCOMPLETE)
+        layer = Elementwise(name, shape[1])
+        return LayerCall(layer, _phase(layer, row), shape[0])
+
+    return build
+
+
+def _norm(name: str) -> Callable[[Cells], LayerCall]:
+    def build(row: Cells) -> LayerCall:
+        shape = _plain_shape(row)
+        if shape is None:
+            raise Unusable(_INCOMPLETE)
+        layer = Norm(name, shape[1])
+        return LayerCall(layer, _phase(layer, row), shape[0])
+
+    return build
+
+
+_BUILDERS: dict[str, Callable[[Cells], LayerCall | None]] = {
+    **{f"conv{rank}d": _conv for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _conv for rank in (1, 2, 3)},
+    **{f"{op}_pool{rank}d": _pool for op in ("max", "avg") for rank in (1, 2, 3)},
+    "gemm": _product,
+    "linear": _product,
+    **{name: _elementwise(name) for name in ("relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "add", "mul")},
+    "batch_norm": _norm("batch"),
+    "ln": _norm("layer"),
+    "layer_norm": _norm("layer"),
+    "instance_norm": _norm("instance"),
+}
+"""Operations that are layers of the oracle. A group norm has no column for its groups, so it stays as it is."""
