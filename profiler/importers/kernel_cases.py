@@ -181,7 +181,7 @@ def _checked(layer: Layer, samples: int, output: tuple[int, ...] | None, row: Ce
 def _phase(layer: Layer, row: Cells) -> Phase:
     phase = PHASES[row.text_of("phase")]
     if phase not in layer.phases:
-        raise Unusable(f"a {layer.kind} layer has no {phase} phase")
+        raise Unusable(f"layers of kind {layer.kind} have no {phase} phase")
     return phase
 
 

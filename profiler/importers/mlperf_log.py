@@ -84,8 +84,9 @@ def _block(number: int, line: str, values: Mapping[str, Any], state: _Log, log: 
         return
     state.blocks += 1
     log.take()
-    case = {"model": str(state.known.get("submission_benchmark", "unknown")), "global_batch": batch}
-    case["devices"] = log.assumptions.ranks or 0
+    case: dict[str, Any] = {"model": str(state.known.get("submission_benchmark", "unknown")), "global_batch": batch}
+    if log.assumptions.ranks:
+        case["devices"] = log.assumptions.ranks
     yield Measurement(
         micro="step",
         case=case,
@@ -104,7 +105,7 @@ def _block(number: int, line: str, values: Mapping[str, Any], state: _Log, log: 
 
 
 def _recognises(head: str) -> bool:
-    return MARK in head
+    return MARK + '{"' in head
 
 
 IMPORTER = Importer("mlperf_log", _recognises, _read)

@@ -29,6 +29,11 @@ MESSAGE = re.compile(
     r"(?:\[?\d{4}-\d\d-\d\d[ T][\d:.]+\]? ?)?(?:[A-Za-z][\w.\-]*:\d+:\d+ )?"
     r"\[\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN|TRACE)\b.*"
 )
+# A message that begins right behind the preamble of a row: its host's name is glued to the last word.
+_GLUED = re.compile(
+    r"^([^a-z]*\d+\s+\d+\s+(?:\w+\s+)?"
+    r"(?:half|float|double|bfloat16|u?int(?:8|32|64)|f8e[45]m[23]|sum|prod|max|min|avg|mulsum|none))[A-Za-z]"
+)
 STAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
 
 
@@ -52,7 +57,10 @@ def pieces(line: str) -> tuple[list[Piece], str]:
     line = _COLOUR.sub("", line.replace("\xa0", " ")).rstrip("\r")
     message = ""
     if "NCCL" in line and (found := MESSAGE.search(line)):
-        message, line = found[0], line[: found.start()]
+        start = found.start()
+        if (glued := _GLUED.match(line)) and start < glued.end(1):
+            start = glued.end(1)
+        message, line = line[start:], line[:start]
     stream, line = _front(line)
     return _split(stream, line), message
 

@@ -42,6 +42,8 @@ _VERSIONS = (
 )
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+)")
 _VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]+)(?: set by environment to |=)(\S+)")
+_COLUMNS = re.compile(r"\b(?:size|bytes)\s.*\btime\s+algbw\s+busbw\b")
+_END = re.compile(r"^[\s#\d:\[\],]*Out of bounds values\s*:", re.MULTILINE)
 _KNOWN = re.compile(r"out-of-place|\(elements\)|Using devices|Avg bus bandwidth|Collective test concluded|^[\s#]*$")
 _PLACEHOLDER = re.compile(r"\bX{2,}(?:\.X+)?\b")
 
@@ -250,7 +252,7 @@ def _named(text: str) -> str | None:
 
 
 def _is_columns(text: str) -> bool:
-    return "algbw" in text and "busbw" in text and "time" in text
+    return bool(_COLUMNS.search(text))
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -306,7 +308,7 @@ def _result(texts: list[str]) -> Result | None:
 
 
 def _recognises(head: str) -> bool:
-    if _is_columns(head) or ("nThread" in head and "minBytes" in head) or "Out of bounds values" in head:
+    if _COLUMNS.search(head) or _END.search(head) or ("nThread" in head and "minBytes" in head):
         return True
     return any(_looks_like_row(line) for line in head.splitlines()[:2000])
 

@@ -62,8 +62,10 @@ class _Tables:
         if not self.columns:
             return "the head of the table is missing", []
         matches = [_CELL.fullmatch(cell) for cell in cells]
-        if len(cells) != len(self.columns) or not all(matches):
-            return f"{len(cells)} cells, the head announces {len(self.columns)}, or a cell is no pair of numbers", []
+        if len(cells) != len(self.columns):
+            return f"{len(cells)} cells, the head announces {len(self.columns)}", []
+        if not all(matches):
+            return "a cell is no pair of numbers", []
         self.rows += 1
         self.last = collective
         facts = []
