@@ -18,8 +18,11 @@ from typing import Any
 from oracle.errors import BadInput, OutOfRange
 from oracle.units import parse_bytes, parse_bytes_per_s, parse_seconds
 
-MAX_FILE_BYTES = 2**18
+MAX_FILE_BYTES = 2**16
 """A cluster file larger than this is not one."""
+
+_MAX_DEPTH = 8
+"""Deeper nesting than a cluster file needs, at which YAML's reader is still fast."""
 
 
 @dataclass(frozen=True)
@@ -160,16 +163,21 @@ def _read_yaml(path: Path) -> Any:
         if len(raw) > MAX_FILE_BYTES:
             raise BadInput(f"larger than {MAX_FILE_BYTES} bytes; that is no cluster file")
         text = raw.decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise BadInput("aliases (*name) have no place in a cluster file; write the values out")
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise BadInput("aliases (*name) have no place in a cluster file; write the values out")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise BadInput(f"nested more than {_MAX_DEPTH} deep; that is no cluster file")
         _refuse_doubled(yaml.compose(text, Loader=yaml.SafeLoader))
         return yaml.safe_load(text)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise BadInput(f"no YAML: {' '.join(str(error).split())}") from None
-    except (ValueError, RecursionError):
-        raise BadInput("no YAML that can be read: it is not UTF-8, or has an endless number or nesting") from None
+    except ValueError:
+        raise BadInput("no YAML that can be read: it is not UTF-8, or has an endless number") from None
 
 
 def _refuse_doubled(node: Any) -> None:
