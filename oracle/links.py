@@ -43,7 +43,7 @@ class LinkTimer:
             return 0.0
         if transfer.tier >= len(self.cluster.tiers):
             tiers = len(self.cluster.tiers)
-            raise OutOfRange(f"cluster '{self.cluster.name}' has {tiers} tiers of links, no tier {transfer.tier}")
+            raise OutOfRange(f"cluster '{self.cluster.name}' has {tiers} tier(s) of links, no tier {transfer.tier}")
         tier = self.cluster.tiers[transfer.tier]
         contention = max(1.0, transfer.concurrent / tier.nics_per_node) * tier.oversubscription
         wire_s = row.wire_share(transfer.group) * transfer.bytes * contention / tier.link.bandwidth_bytes_per_s

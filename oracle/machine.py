@@ -134,7 +134,8 @@ class Cluster:
         if group < 1:
             raise OutOfRange(f"a group has at least one device, not {group}")
         if self.devices is not None and group > self.devices:
-            raise OutOfRange(f"cluster '{self.name}' has {self.devices} devices, not {group}")
+            held = "1 device" if self.devices == 1 else f"{self.devices} devices"
+            raise OutOfRange(f"cluster '{self.name}' has {held}, not {group}")
         return next((i for i, tier in enumerate(self.tiers) if tier.devices is None or group <= tier.devices), 0)
 
 

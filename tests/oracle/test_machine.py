@@ -49,7 +49,7 @@ def test_a_cluster_without_tiers_is_one_device() -> None:
     alone = Cluster("here", "cpu")
     assert alone.devices == 1
     assert alone.tier_of(1) == 0
-    with pytest.raises(OutOfRange, match="cluster 'here' has 1 devices, not 2"):
+    with pytest.raises(OutOfRange, match="cluster 'here' has 1 device, not 2"):
         alone.tier_of(2)
 
 
