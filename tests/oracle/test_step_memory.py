@@ -51,6 +51,31 @@ def test_a_small_net_by_hand() -> None:
     assert held(small_net(), 2).total_bytes == 3 * 3640 + 40 + 1552 + 7792 + 4096
 
 
+def test_what_a_small_net_keeps_is_what_torch_saves() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    nn, functional = torch.nn, torch.nn.functional
+    conv1, conv2 = (nn.Conv2d(channels, 4, 3, padding=1, bias=False) for channels in (3, 4))
+    bn, fc = nn.BatchNorm2d(4), nn.Linear(64, 10)
+    weights = [*conv1.parameters(), *conv2.parameters(), *fc.parameters(), *bn.parameters(), *bn.buffers()]
+    held_anyway = {tensor.untyped_storage().data_ptr() for tensor in weights}
+    saved = {}
+
+    def note(tensor):  # type: ignore[no-untyped-def]
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage  # keeps it, so that no other storage gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        relu = functional.relu(bn(conv1(torch.randn(2, 3, 8, 8))), inplace=True)
+        pooled = functional.max_pool2d(conv2(relu) + relu, 2)
+        loss = functional.cross_entropy(fc(pooled.flatten(1)), torch.zeros(2, dtype=torch.long))
+    assert loss.item() > 0
+    saved_bytes = sum(storage.nbytes() for address, storage in saved.items() if address not in held_anyway)
+    ours = held(small_net(), 2).by_kind_bytes
+    # The loss also saves its weights' sum, one number.
+    assert saved_bytes == ours[MemoryKind.INPUT] + ours[MemoryKind.ACTIVATIONS] + 4
+
+
 def test_relu_out_of_place_costs_nothing_where_its_input_is_not_kept() -> None:
     assert held(small_net(inplace=False), 2).by_kind_bytes == held(small_net(), 2).by_kind_bytes
 
