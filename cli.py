@@ -243,7 +243,8 @@ def _execution(precision: str, memory_format: str, optimizer: str) -> Execution:
 
 @contextmanager
 def _open(db: str | None) -> Iterator[Store]:
-    from db.store import Store, default_url
+    from db.location import default_url
+    from db.store import Store
 
     with Store.open(db or default_url()) as store:
         yield store

@@ -50,8 +50,9 @@ class CalibrateResult:
             "device": self.calibration.device,
             "store": self.store,
             "elapsed_s": self.elapsed_s,
+            "measured": self.run.measured,
             "visits": self.run.visits,
-            "skipped": list(self.run.skipped),
+            "unmeasured": [{"case": item.case.to_dict(), "reason": item.reason} for item in self.run.unmeasured],
             "notes": list(self.calibration.notes),
         }
 
@@ -71,18 +72,12 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
     backend = open_backend(request.device)
     models = [(load_model(name), samples) for name, samples in CALIBRATION_MODELS]
     cases = default_cases(models, request.execution, quick=request.quick)
-    environment = backend.environment()
-    run_id = store.begin_run("calibrate", backend.device, environment)
+    budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
+    run_id = store.begin_run("calibrate", backend.device, backend.environment())
     status = "interrupted"
     try:
         run = measure(
-            cases,
-            backend,
-            store.add_measurement,
-            run_id=run_id,
-            budget_s=request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S),
-            seed=request.seed,
-            progress=progress,
+            cases, backend, store.add_measurement, RunSettings(run_id, budget_s, request.seed), progress=progress
         )
         status = "measured"
     finally:

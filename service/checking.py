@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from db.store import Store, default_url
+from db.location import default_url
+from db.store import Store
 from profiler.checks import Finding, check_machine
 
 from oracle.errors import StepgaugeError

@@ -78,12 +78,12 @@ def _cluster(request: PredictRequest, device: str) -> Cluster:
         return load_cluster(request.cluster)
     if request.link is not None:
         return Cluster.of_link(device, parse_link(request.link), max(request.devices))
-    return Cluster.alone(device)
+    return Cluster("one device", device)
 
 
 def serial_projection(model: ModelGraph, samples: int, timer: CalibratedTimer) -> Projection:
     """One step of a model on one device of the calibrated kind."""
-    cluster = Cluster.alone(timer.calibration.device)
+    cluster = Cluster("one device", timer.calibration.device)
     job = Job(model=model, global_batch=samples, devices=1, cluster=cluster, execution=timer.execution)
     return project(job, strategy("serial"), timer, LinkTimer(cluster))
 

@@ -61,9 +61,9 @@ def print_calibrated(result: CalibrateResult) -> None:
     """What was measured and fitted, and where it is."""
     console = _console()
     _print_constants(console, result.calibration)
-    skipped = f", {len(result.run.skipped)} cases skipped" if result.run.skipped else ""
+    unmeasured = f", {len(result.run.unmeasured)} cases not measured" if result.run.unmeasured else ""
     console.print(
-        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{skipped}; "
+        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{unmeasured}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
     )

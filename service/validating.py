@@ -9,12 +9,13 @@ from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.loading import load_model
 from oracle.project import Projection
-from profiler.steps.serial import time_steps
+from profiler.steps.serial import StepSettings, time_steps
+from profiler.stopping import StoppingRule
 
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
-from profiler.backends import open_backend
+from profiler.backends.base import open_backend
 from profiler.measurement import Environment, Measurement
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
@@ -91,6 +92,7 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
         raise BadInput(f"calibration '{found.name}' is of {found.device}, but this is {backend.device}")
     environment = backend.environment()
     run_id = store.begin_run("validate", backend.device, environment)
+    settings = StepSettings(run_id, StoppingRule(min_samples=5, max_samples=100, max_s=request.budget_s))
     timer = CalibratedTimer(found, request.execution)
     steps = []
     for index, (name, samples) in enumerate(request.models):
