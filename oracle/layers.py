@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 from oracle.errors import BadInput, UnknownName
@@ -264,6 +265,12 @@ def _checked(value: object, wanted: object, where: str) -> Any:
     raise BadInput(f"{where} is {value!r}, not {'a list of whole numbers' if wanted == Shape else wanted}")
 
 
+@cache
+def _field_types(cls: type[Layer]) -> dict[str, Any]:
+    """The types of a layer's fields, worked out once per kind: a calibration holds thousands of layers."""
+    return get_type_hints(cls)
+
+
 def layer_from_dict(values: Mapping[str, Any]) -> Layer:
     """Read what `Layer.to_dict` wrote.
 
@@ -274,7 +281,7 @@ def layer_from_dict(values: Mapping[str, Any]) -> Layer:
     if not isinstance(kind, str) or kind not in LAYERS:
         raise UnknownName("layer kind", str(kind), LAYERS)
     cls = LAYERS[kind]
-    types = get_type_hints(cls)
+    types = _field_types(cls)
     known = {field.name for field in fields(cls)}
     unknown = set(values) - known - {"kind"}
     if unknown:
