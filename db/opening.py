@@ -76,10 +76,13 @@ def _parsed(url_or_path: str) -> URL:
     if "://" not in url_or_path:
         return URL.create("sqlite", database=url_or_path or ".")
     try:
-        return make_url(url_or_path)
+        url = make_url(url_or_path)
     except (ArgumentError, ValueError):
         # The text is not repeated: it may hold a password.
         raise StoreError("not a database URL; write a path, or dialect://user:password@host:port/name") from None
+    if url.get_backend_name() == "sqlite" and url.query:
+        raise StoreError("a URL of SQLite takes no options here; write a path, or sqlite:/// and a path")
+    return url
 
 
 def _server_engine(url: URL) -> Engine:
@@ -97,7 +100,7 @@ def _server_engine(url: URL) -> Engine:
 def _sqlite_opened(database: str, *, create: bool, timeout_s: float) -> Opened:
     if database == ":memory:":
         return Opened(_sqlite_engine("file::memory:", timeout_s), "the database in memory", writable=True)
-    path = Path(os.path.expanduser(database)).absolute()
+    path = Path(os.path.realpath(os.path.expanduser(database)))  # SQLite keeps its log beside the file behind a link
     with said_in_one_line(str(path)):
         _check_place(path, create=create)
         may_write = os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
@@ -110,7 +113,7 @@ def _sqlite_opened(database: str, *, create: bool, timeout_s: float) -> Opened:
 
 def _check_place(path: Path, *, create: bool) -> None:
     """Refuse what SQLite would answer with a riddle, or with damage."""
-    network = network_file_system(path.resolve(), read_mounts())
+    network = network_file_system(path, read_mounts())
     if network:
         raise StoreError(
             f"{path} lies on a network file system ({network}), where SQLite can lose data; "
@@ -122,7 +125,7 @@ def _check_place(path: Path, *, create: bool) -> None:
         return
     if not create:
         raise StoreError(f"there is no database {path} yet")
-    if path == home_path():
+    if path == Path(os.path.realpath(home_path())):
         path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.is_dir():
         raise StoreError(f"there is no folder {path.parent} for a database; create it, or name another place")

@@ -70,6 +70,14 @@ def test_any_file_name_is_just_a_name(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_link_leads_to_the_database_behind_it(tmp_path: Path, filled: Path) -> None:
+    (tmp_path / "link.sqlite").symlink_to(filled)
+    with Store.open(str(tmp_path / "link.sqlite"), create=False) as store:
+        assert len(store.calibrations()) == 20
+    (tmp_path / "loop.sqlite").symlink_to(tmp_path / "loop.sqlite")
+    assert "cannot be opened" in _refused(tmp_path / "loop.sqlite")
+
+
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with Store.open("~/x.sqlite"):
@@ -159,6 +167,7 @@ def test_a_new_database_that_another_process_holds_is_locked(tmp_path: Path) -> 
         ("postgresql+nosuchdriver://host/x", "unknown kind of database 'postgresql+nosuchdriver'"),
         ("://", "not a database URL"),
         ("postgresql://me:secret@host:port/x", "not a database URL"),
+        ("sqlite:///x.sqlite?mode=ro", "takes no options"),
         ("", "is a folder"),
         ("/", "is a folder"),
         ("a\0b", "null character"),
