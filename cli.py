@@ -14,7 +14,6 @@ from oracle.errors import StepgaugeError
 
 if TYPE_CHECKING:
     from db.store import Store
-
     from oracle.execution import Execution
     from service.requests import Progress
 

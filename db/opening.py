@@ -171,7 +171,7 @@ def _bring_to_newest(opened: Opened, *, create: bool) -> None:
         raise StoreError(f"{opened.where} has no tables of stepgauge yet")
     if not opened.writable:
         raise StoreError(f"{opened.where} needs schema {REVISIONS[-1]}, has {revision or 'none'}, and is read-only")
-    from db.upgrade import upgrade  # noqa: PLC0415 - Alembic is slow to import and rarely needed
+    from db.upgrade import upgrade
 
     with opened.engine.connect().execution_options(**WRITING) as connection, connection.begin():
         # Another process may have been first while this one waited for its turn.

@@ -77,7 +77,7 @@ class Store:
 
     def __init__(self, opened: Opened) -> None:
         self._engine = opened.engine
-        self._where = opened.where
+        self.location = opened.where
         self._writable = opened.writable
 
     @classmethod
@@ -209,7 +209,9 @@ class Store:
                 _check_runs(connection, sources)
                 _insert_calibration(connection, calibration, sources)
         if taken is not None and not (taken_ok and self.calibration(calibration.name) == calibration):
-            raise BadInput(f"the name '{calibration.name}' is taken in {self._where}; calibrations are never replaced")
+            raise BadInput(
+                f"the name '{calibration.name}' is taken in {self.location}; calibrations are never replaced"
+            )
 
     def has_calibration(self, name: str) -> bool:
         """Whether there is a calibration of that very name."""
@@ -269,19 +271,19 @@ class Store:
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         try:
-            with said_in_one_line(self._where), self._engine.begin() as connection:
+            with said_in_one_line(self.location), self._engine.begin() as connection:
                 yield connection
         except UnknownName:
             raise
         except (BadInput, KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{self._where} holds a row that cannot be read back: {one_line(error)}") from error
+            raise StoreError(f"{self.location} holds a row that cannot be read back: {one_line(error)}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         if not self._writable:
-            raise StoreError(f"{self._where} is read-only: nothing can be stored in it")
+            raise StoreError(f"{self.location} is read-only: nothing can be stored in it")
         with (
-            said_in_one_line(self._where),
+            said_in_one_line(self.location),
             self._engine.connect().execution_options(**WRITING) as connection,
             connection.begin(),
         ):

@@ -156,7 +156,7 @@ def load_cluster(path: Path) -> Cluster:
 
 def _read_yaml(path: Path) -> Any:
     """The plain values of a small YAML file without aliases (which could be cyclic, or grow without bound)."""
-    import yaml  # noqa: PLC0415 - only this reader needs it
+    import yaml
 
     try:
         with path.open("rb") as file:

@@ -10,12 +10,12 @@ from typing import Any
 
 from calibration.calibrate import Report, fit
 from calibration.design import default_cases
-from db.store import Store
-from oracle.loading import load_model
 from profiler.run import RunSummary, measure
 
+from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
+from oracle.loading import load_model
 from profiler.backends import open_backend
 from service.requests import CalibrateRequest, Progress, silent
 
@@ -79,7 +79,7 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
         run = measure(
             cases, backend, store.add_measurement, RunSettings(run_id, budget_s, request.seed), progress=progress
         )
-        status = "measured"
+        status = "finished"
     finally:
         store.finish_run(run_id, status)
     created_at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibration.timers import CalibratedTimer
-from db.store import Store
-from oracle.links import LinkTimer
-from oracle.loading import load_model
-from oracle.machine import Cluster, load_cluster, parse_link
-from oracle.plan import Job
-from oracle.project import Projection, project
 
+from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.estimate import Estimate
+from oracle.links import LinkTimer
+from oracle.loading import load_model
+from oracle.machine import Cluster, load_cluster, parse_link
 from oracle.model import ModelGraph
+from oracle.plan import Job
+from oracle.project import Projection, project
 from oracle.strategies import strategy
 from service.requests import PredictRequest
 

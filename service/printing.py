@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oracle.project import Projection
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from oracle.constants import Calibration, KernelFit
 from oracle.estimate import Estimate
+from oracle.project import Projection
 from oracle.units import format_bytes, format_rate, format_seconds
 from service.calibrating import CalibrateResult
 from service.catalogue import Catalogue, ShownCalibration

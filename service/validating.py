@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.timers import CalibratedTimer
-from db.store import Store
-from oracle.loading import load_model
-from oracle.project import Projection
+from profiler.backends.base import open_backend
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
 
+from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
-from profiler.backends.base import open_backend
+from oracle.loading import load_model
+from oracle.project import Projection
 from profiler.measurement import Environment, Measurement
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
@@ -104,7 +104,7 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
         ).measurement
         store.add_measurement(measurement)
         steps.append(ValidatedStep(projection, measurement))
-    store.finish_run(run_id, "measured")
+    store.finish_run(run_id)
     progress(len(request.models), len(request.models), "done")
     notes = (*changed(found, environment), *validity_notes(found))
     return ValidateResult(found, tuple(steps), notes)
