@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from oracle.errors import UnknownName
+from oracle.errors import MissingDependency, UnknownName
 from profiler.backends import BACKENDS
 from profiler.case import Case
 from profiler.measurement import Environment
@@ -86,4 +86,10 @@ def open_backend(name: str, index: int = 0) -> Backend:
     """
     if name not in BACKENDS:
         raise UnknownName("device", name, BACKENDS)
-    return cast(OpenDevice, import_module(BACKENDS[name]).BACKEND)(index)
+    try:
+        module = import_module(BACKENDS[name])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingDependency("torch", "measure") from None
+    return cast(OpenDevice, module.BACKEND)(index)
