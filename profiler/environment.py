@@ -49,6 +49,9 @@ CUDA_VARIABLES = (
 )
 """The same for CUDA devices."""
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Where Linux shows a container its limits."""
+
 Probe = Callable[[], str]
 READ_ERRORS = (OSError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError, StepgaugeError)
 """What a probe may fail with: an absent file, an unknown format, a library without the call or (torch: an assertion)
@@ -62,7 +65,7 @@ def read_environment(device: str = "cpu", index: int = 0) -> Environment:
         device: the kind, `cpu` or `cuda`.
         index: which of the visible CUDA devices.
     """
-    torch = _torch()
+    torch = import_torch()
     identity: dict[str, Probe] = dict(_MACHINE_IDENTITY)
     state: dict[str, Probe] = dict(_MACHINE_STATE)
     notes: list[str] = []
@@ -86,15 +89,16 @@ def _read(probes: Mapping[str, Probe], notes: list[str]) -> dict[str, str]:
         try:
             values[name] = probe()
         except READ_ERRORS as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+            reason = (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0]
             notes.append(f"{name} could not be read: {reason or type(error).__name__}")
     return values
 
 
-def _torch() -> ModuleType | None:
+def import_torch() -> ModuleType | None:
+    """torch, or None where it is not installed or cannot be loaded."""
     try:
         import torch  # noqa: PLC0415 - takes seconds, and light commands never get here
-    except ImportError:
+    except (ImportError, OSError):  # a shared library that is missing raises OSError
         return None
     return torch
 
@@ -147,7 +151,7 @@ def available_memory_bytes() -> float:
 
 def _control_file(name: str) -> str | None:
     """A control file of this container's own group; None where there is no such file."""
-    path = Path("/sys/fs/cgroup") / name
+    path = CONTROL_GROUP / name
     return path.read_text().strip() if path.exists() else None
 
 
