@@ -60,6 +60,9 @@ class Cpu(TorchDevice):
         """Memory that can be taken without swapping, within the limit of the container."""
         return available_memory_bytes()
 
+    def release_unused(self) -> None:
+        """Nothing: torch gives memory of CPUs back at once."""
+
     def _kernel(self, runs: Sequence[Run]) -> Kernel:
         return _CpuKernel(runs)
 

@@ -64,6 +64,7 @@ class TorchDevice(ABC):
             BadInput: this kind of device cannot run the case.
         """
         _, micro = find_micro(case.call)
+        self.release_unused()
         work = case.call.layer.work(case.call.phase, case.call.samples, case.execution)
         # Operands and results once, and as much again for work space, reordered copies and the kept graph.
         self.must_fit(2 * work.bytes, f"a {case.call.layer.kind} layer's {case.call.phase}")
@@ -85,6 +86,10 @@ class TorchDevice(ABC):
     @abstractmethod
     def free_bytes(self) -> float:
         """Memory that can still be allocated."""
+
+    @abstractmethod
+    def release_unused(self) -> None:
+        """Give back what torch's allocator keeps of earlier cases."""
 
     @abstractmethod
     def _kernel(self, runs: Sequence[Run]) -> Kernel:

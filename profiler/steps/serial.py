@@ -51,7 +51,7 @@ class StepSettings:
     """
 
     run_id: str
-    rule: StoppingRule = field(default_factory=lambda: StoppingRule(min_samples=5, max_samples=50, max_s=20.0))
+    rule: StoppingRule = field(default_factory=lambda: StoppingRule(max_samples=50, max_s=20.0))
 
 
 @dataclass(frozen=True)
