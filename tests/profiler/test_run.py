@@ -109,6 +109,13 @@ def test_a_case_that_never_converges_is_let_go_after_its_visits() -> None:
     assert all("noisy" in measurement.flags for measurement in taken)
 
 
+def test_samples_that_agree_while_the_thread_waited_do_not_count_as_converged() -> None:
+    device = Clockwork()
+    device.name = "cpu"  # the wheel's thread is given half of the time
+    summary = measure([linear(10)], device, lambda measurement: None, settings(max_visits=3))
+    assert (summary.visits, summary.converged) == (3, 0)
+
+
 def test_later_rounds_begin_with_what_weighs_most() -> None:
     device = Clockwork(scatter=0.2)
     cases = [linear(width) for width in (10, 20, 40)]
