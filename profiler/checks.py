@@ -103,7 +103,7 @@ def _cuda_findings(device: str) -> Iterator[Finding]:
     torch = import_torch()
     if torch is None:
         return
-    from profiler.backends.cuda import why_no_cuda  # noqa: PLC0415 - imports torch
+    from profiler.backends.cuda import why_no_cuda
 
     why = why_no_cuda()
     if why:

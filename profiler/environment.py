@@ -97,7 +97,7 @@ def _read(probes: Mapping[str, Probe], notes: list[str]) -> dict[str, str]:
 def import_torch() -> ModuleType | None:
     """torch, or None where it is not installed or cannot be loaded."""
     try:
-        import torch  # noqa: PLC0415 - takes seconds, and light commands never get here
+        import torch
     except (ImportError, OSError):  # a shared library that is missing raises OSError
         return None
     return torch
@@ -251,7 +251,7 @@ def _cuda_identity(torch: ModuleType, index: int) -> dict[str, Probe]:
 
 
 def _cublas_version() -> str:
-    from importlib import metadata  # noqa: PLC0415 - slow, and only CUDA asks
+    from importlib import metadata
 
     for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
         try:

@@ -10,13 +10,12 @@ from typing import Any
 
 from calibration.calibrate import Report, fit
 from calibration.design import default_cases
-from profiler.run import RunSummary, measure
-
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.loading import load_model
-from profiler.backends import open_backend
+from profiler.backends.base import open_backend
+from profiler.run import RunSettings, RunSummary, measure
 from service.requests import CalibrateRequest, Progress, silent
 
 QUICK_BUDGET_S = 100.0

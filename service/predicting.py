@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibration.timers import CalibratedTimer
-
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated

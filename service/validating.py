@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.timers import CalibratedTimer
-from profiler.backends.base import open_backend
-from profiler.steps.serial import StepSettings, time_steps
-from profiler.stopping import StoppingRule
-
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
 from oracle.loading import load_model
 from oracle.project import Projection
+from profiler.backends.base import open_backend
 from profiler.measurement import Environment, Measurement
+from profiler.steps.serial import StepSettings, time_steps
+from profiler.stopping import StoppingRule
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
 
@@ -99,9 +98,7 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
         progress(index, len(request.models), f"{name}, {samples} samples a step")
         model = load_model(name)
         projection = serial_projection(model, samples, timer)
-        measurement = time_steps(
-            model, samples, request.execution, backend, run_id=run_id, max_s=request.budget_s
-        ).measurement
+        measurement = time_steps(model, samples, request.execution, backend, settings).measurement
         store.add_measurement(measurement)
         steps.append(ValidatedStep(projection, measurement))
     store.finish_run(run_id)

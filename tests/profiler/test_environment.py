@@ -67,7 +67,7 @@ def test_an_environment_variable_that_changes_kernels_changes_the_key(monkeypatc
 
 
 def test_the_host_is_known_by_a_hash_only() -> None:
-    import platform  # noqa: PLC0415
+    import platform
 
     found = read_environment()
     assert len(found.state["host"]) == 8
@@ -153,7 +153,7 @@ def test_a_device_that_is_not_there_is_said_in_one_line() -> None:
 
 @needs_torch
 def test_cuda_without_a_device_says_why() -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
@@ -163,7 +163,7 @@ def test_cuda_without_a_device_says_why() -> None:
 
 @needs_torch
 def test_torch_for_amd_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     monkeypatch.setattr(torch.version, "hip", "6.2")
     with pytest.raises(NoDevice, match=r"AMD ROCm 6.2, which is not supported"):
