@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from oracle.constants import Calibration, KernelFit
-from oracle.estimate import Estimate
-from oracle.project import Projection
 from oracle.units import format_bytes, format_rate, format_seconds
-from service.calibrating import CalibrateResult
-from service.catalogue import Catalogue, ShownCalibration
-from service.checking import Report
-from service.comparing import CompareResult
-from service.predicting import PredictResult
-from service.validating import ValidateResult
+
+if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
+    from oracle.constants import Calibration, KernelFit
+    from oracle.estimate import Estimate
+    from oracle.project import Projection
+    from service.calibrating import CalibrateResult
+    from service.catalogue import Catalogue, ShownCalibration
+    from service.checking import Report
+    from service.comparing import CompareResult
+    from service.predicting import PredictResult
+    from service.validating import ValidateResult
 
 _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
