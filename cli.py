@@ -287,7 +287,9 @@ def main() -> None:
     try:
         app()
     except StepgaugeError as error:
-        sys.stderr.write(f"error: {error}\n")
+        # A name or a file may hold line breaks; the error stays one line.
+        line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+        sys.stderr.write(f"error: {line}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; what was measured is kept\n")

@@ -16,12 +16,16 @@ from oracle.errors import BadInput
 from oracle.loading import load_model
 from profiler.backends.base import open_backend
 from profiler.run import RunSettings, RunSummary, measure
+from profiler.stopping import StoppingRule
 from service.requests import CalibrateRequest, Progress, silent
 
-QUICK_BUDGET_S = 100.0
-"""Enough for two visits of every quick case on two cores."""
+QUICK_BUDGET_S = 180.0
+"""Enough for two visits of most quick cases on two cores."""
 
-FULL_BUDGET_S = 600.0
+FULL_BUDGET_S = 900.0
+
+VISIT_S = 0.2
+"""Sampling time of one visit: several short visits show the drift between them, which one long visit hides."""
 
 CALIBRATION_MODELS = (("resnet50", 8), ("alexnet", 32))
 """The models whose own shapes a default calibration measures, with the samples of one step."""
@@ -73,11 +77,10 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
     cases = default_cases(models, request.execution, quick=request.quick)
     budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
     run_id = store.begin_run("calibrate", backend.device, backend.environment())
+    settings = RunSettings(run_id, budget_s, request.seed, StoppingRule(max_s=VISIT_S))
     status = "interrupted"
     try:
-        run = measure(
-            cases, backend, store.add_measurement, RunSettings(run_id, budget_s, request.seed), progress=progress
-        )
+        run = measure(cases, backend, store.add_measurement, settings, progress=progress)
         status = "finished"
     finally:
         store.finish_run(run_id, status)

@@ -103,3 +103,28 @@ def make_measurement() -> Callable[..., Measurement]:
         return Measurement(**{**values, **fields})  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def simulated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with the calibration `sim` of the simulated device; copy it before you write to it."""
+    from db.store import Store
+    from service.calibrating import calibrate
+    from service.requests import CalibrateRequest
+
+    path = tmp_path_factory.mktemp("simulated") / "store.sqlite"
+    with Store.open(str(path)) as store:
+        calibrate(store, CalibrateRequest(device="simulated", name="sim", quick=True, budget_s=60.0))
+    return path
+
+
+@pytest.fixture(scope="session")
+def exported_calibration(simulated_store: Path) -> Path:
+    """The calibration `sim` as the JSON file that `stepgauge export` writes."""
+    from db.store import Store
+    from oracle.interchange import calibration_to_json
+
+    path = simulated_store.with_name("sim.json")
+    with Store.open(str(simulated_store)) as store:
+        path.write_text(calibration_to_json(store.calibration("sim")), encoding="utf-8")
+    return path
