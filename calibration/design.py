@@ -5,8 +5,9 @@ convolutions of ResNet-50, repeats of a shape differ by half a percent, and no f
 measurement. And a generic grid per family (`calibration.grid`) separates launches, arithmetic and traffic, so that
 other models, other batch sizes and shards can be priced from constants.
 
-Both kinds are interleaved, each with its most useful cases first (the calls that hold most of the model's time; the
-extremes of each family), so that a measurement which runs out of its budget has the best of both.
+The order is that of usefulness, so that a measurement which runs out of its budget has the best of both: first the
+extremes of every family, which cost little and without which a family cannot be priced at all; then, in turn, the
+models' calls by the share that they have in a step, and what is left of the grid.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from profiler.case import Case
 
 LARGEST_CASE_BYTES = 2 * 2**30
 """The memory that one case may need: enough for the models' own shapes, and there is no machine that lacks it."""
+
+
+EXTREMES = 4
+"""Calls of each family that come before everything else: what a launch and one rate need."""
 
 
 def model_calls(graph: ModelGraph, samples: int) -> Mapping[LayerCall, int]:
@@ -61,8 +66,9 @@ def default_cases(models: Sequence[tuple[ModelGraph, int]], execution: Execution
         for key, calls in generic_calls().items()
         if not (quick and models) or key in wanted
     ]
-    generic = _fitting(_in_turn(grid), execution)
-    return [Case(call, execution) for call in dict.fromkeys(_in_turn([ranked, generic]))]
+    extremes = _fitting(_in_turn([calls[:EXTREMES] for calls in grid]), execution)
+    others = _fitting(_in_turn([calls[EXTREMES:] for calls in grid]), execution)
+    return [Case(call, execution) for call in dict.fromkeys([*extremes, *_in_turn([ranked, others])])]
 
 
 def _by_share(models: Sequence[tuple[ModelGraph, int]], execution: Execution) -> list[LayerCall]:

@@ -20,8 +20,9 @@ from oracle.layers import ELEMENTWISE, LOSSES, NORMS, Attention, Elementwise, Em
 from oracle.pricing import LayerCall
 from oracle.windows import POOLS, Conv, Pool
 
-HEAD = 8
-"""How many rows of a table a quick calibration takes."""
+HEAD = 9
+"""How many rows of a table a quick calibration takes: about three that show each constant. The residuals of m calls
+that show one constant are m - 1 independent numbers, so with two calls its interval would rest on a single one."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class _Row:
 
 _DENSE = (
     _Row(4, 8, 6, 1),
-    _Row(128, 128, 12, 2),
+    _Row(128, 128, 12, 1),
     _Row(4, 4, 18, 2, stride=2),
     _Row(8, 8, 6, 1),
     _Row(8, 4, 18, 4, stride=2),
     _Row(256, 256, 6, 8),
+    _Row(8, 16, 6, 1),
+    _Row(2, 4, 18, 8, stride=2),
     _Row(32, 64, 12, 4),
     _Row(16, 16, 6, 2),
     _Row(64, 64, 12, 8),
@@ -55,11 +58,13 @@ _DENSE = (
 )
 _POINTWISE = (
     _Row(4, 8, 6, 1),
-    _Row(512, 512, 12, 2),
+    _Row(256, 256, 12, 2),
     _Row(4, 4, 18, 2),
     _Row(8, 8, 6, 1),
     _Row(8, 4, 18, 4),
     _Row(1024, 1024, 6, 8),
+    _Row(8, 16, 6, 1),
+    _Row(2, 4, 18, 8),
     _Row(64, 256, 12, 4),
     _Row(16, 16, 6, 2),
     _Row(256, 64, 12, 8),
@@ -76,6 +81,8 @@ _DEPTHWISE = (
     _Row(16, 16, 6, 1),
     _Row(16, 16, 18, 2),
     _Row(512, 512, 6, 32, kernel=7),
+    _Row(24, 24, 6, 1),
+    _Row(4, 4, 18, 8),
     _Row(64, 64, 12, 8),
     _Row(32, 32, 6, 2),
     _Row(128, 128, 12, 4, stride=2),
@@ -88,6 +95,8 @@ _GROUPED = (
     _Row(16, 16, 6, 1),
     _Row(8, 8, 18, 4, stride=2),
     _Row(512, 512, 6, 16),
+    _Row(16, 8, 6, 1),
+    _Row(16, 8, 18, 2, stride=2),
     _Row(64, 64, 12, 8),
     _Row(32, 32, 6, 2),
     _Row(128, 256, 12, 4, stride=2),
@@ -99,6 +108,8 @@ _TRANSPOSED = (
     _Row(8, 8, 6, 1, stride=2),
     _Row(8, 4, 12, 64, stride=2, kernel=2),
     _Row(256, 256, 6, 8, stride=2),
+    _Row(8, 16, 6, 1, stride=2),
+    _Row(2, 4, 12, 64, stride=2, kernel=2),
     _Row(64, 32, 12, 2, stride=2, kernel=2),
     _Row(16, 16, 6, 2, stride=2),
     _Row(512, 256, 6, 8, stride=2, kernel=2),
@@ -108,8 +119,11 @@ _LINEAR = (  # features in and out, rows, samples
     (1024, 1024, 1, 512),
     (4096, 4096, 1, 1),
     (64, 32, 1, 2),
-    (2048, 4096, 1, 4),
+    (2048, 4096, 1, 2),
     (512, 512, 64, 16),
+    (32, 64, 1, 4),
+    (4096, 1024, 1, 1),
+    (768, 1024, 16, 32),
     (256, 1000, 1, 32),
     (32, 64, 1, 8),
     (9216, 4096, 1, 2),
@@ -126,6 +140,8 @@ _ATTENTION = (  # heads, tokens, head width, samples
     (2, 16, 32, 1),
     (16, 16, 32, 512),
     (12, 256, 64, 4),
+    (1, 16, 32, 2),
+    (32, 16, 64, 128),
     (8, 64, 64, 32),
     (4, 32, 32, 2),
     (12, 128, 64, 8),
@@ -134,18 +150,36 @@ _ATTENTION = (  # heads, tokens, head width, samples
 _EXTENT = (  # channels, positions per axis of an image, samples
     (4, 8, 1),
     (128, 56, 16),
-    (8, 8, 2),
+    (8, 8, 1),
     (64, 112, 4),
+    (4, 8, 4),
     (64, 28, 8),
-    (16, 14, 4),
+    (16, 8, 1),
     (512, 7, 64),
+    (16, 14, 4),
     (256, 14, 8),
     (32, 56, 16),
 )
-_VECTORS = ((16, 1), (1000, 4096), (32, 2), (4096, 256), (1000, 256), (100, 64), (1000, 32), (10, 512))
-"""Features and samples of losses."""
-_TOKENS = ((128, 16, 8, 1), (30000, 768, 512, 16), (256, 16, 16, 1), (1000, 256, 256, 16), (8000, 128, 128, 64))
-"""Vocabulary, width, tokens and samples of embeddings."""
+_VECTORS = (  # features and samples of losses
+    (16, 1),
+    (1000, 4096),
+    (32, 1),
+    (4096, 256),
+    (16, 4),
+    (1000, 256),
+    (64, 1),
+    (1000, 32),
+    (100, 64),
+    (10, 512),
+)
+_TOKENS = (  # vocabulary, width, tokens and samples of embeddings
+    (128, 16, 8, 1),
+    (30000, 768, 512, 16),
+    (64, 32, 8, 1),
+    (1000, 256, 256, 16),
+    (128, 16, 16, 1),
+    (8000, 128, 128, 64),
+)
 
 
 def _conv(rank: int, row: _Row, groups: int = 1, *, transposed: bool = False) -> tuple[Layer, int]:
@@ -203,12 +237,13 @@ def _kernels() -> Iterator[tuple[Layer, int]]:
 _UPDATES: tuple[Layer, ...] = (
     Norm("batch", (64, 8, 8)),
     Linear(4096, 4096),
-    Conv.of((16, 8, 8), 16, 3, bias=False),
+    Conv.of((8, 8, 8), 8, 3, bias=False),
     Conv.of((512, 8, 8), 512, 3, bias=False),
+    Linear(16, 16),
     Linear(1024, 1024),
-    Norm("batch", (2048, 8, 8)),
-    Linear(64, 64),
+    Norm("batch", (256, 8, 8)),
     Linear(2048, 1000),
+    Norm("batch", (2048, 8, 8)),
     Conv.of((64, 8, 8), 256, 1, bias=False),
     Linear(9216, 4096, bias=False),
 )

@@ -10,7 +10,7 @@ A constant often hangs on very few shapes, a launch on the two or three smallest
 or two residuals, whatever the number of rows, and n - k degrees of freedom promise too much: on the simulated device
 HC3 with n - k covers such constants in 65 to 75 % of the runs at nominal 80 %. Each constant gets the degrees of
 freedom that its own variance estimate has (Bell, McCaffrey, Survey Methodology 28, 2002; recommended for small
-samples by Imbens, Kolesár, Review of Economics and Statistics 98, 2016), which brings all of them to 77 to 86 %, with
+samples by Imbens, Kolesár, Review of Economics and Statistics 98, 2016), which brings all of them to 77 to 87 %, with
 residuals that are alike and, nearly, with ones that are not.
 
 Constants are positive and span decades, so their intervals and draws are taken in ln(constant).

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from benchmarks.recovery import small_residual_network
-from calibration.design import LARGEST_CASE_BYTES, bytes_held, default_cases, model_calls
+from calibration.design import EXTREMES, LARGEST_CASE_BYTES, bytes_held, default_cases, model_calls
 from calibration.features import QUANTITIES, family, features, quantities
 from calibration.grid import HEAD, generic_calls
 from oracle.execution import Execution
@@ -80,7 +80,7 @@ def test_no_case_needs_more_memory_than_promised() -> None:
     assert not any(case.call.layer == large.nodes[1].layer for case in cases)
 
 
-def test_the_largest_share_of_the_step_is_measured_first() -> None:
+def test_a_larger_share_of_the_step_is_measured_earlier() -> None:
     ranks = [QUICK.index(Case(call_of(name, Phase.FORWARD), Execution())) for name in ("conv1", "fc2")]
     assert ranks == sorted(ranks)
 
@@ -110,10 +110,17 @@ def test_grid_calls_belong_to_their_family() -> None:
         assert {(family(call.layer, call.phase), call.phase) for call in calls} == {(name, phase)}
 
 
-def test_cases_alternate_between_models_and_grid() -> None:
+def test_every_family_has_its_extremes_before_a_model_is_measured() -> None:
+    families = {(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK}
+    head = [(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK[: EXTREMES * len(families)]]
+    assert Counter(head) == dict.fromkeys(families, EXTREMES)
+
+
+def test_then_cases_alternate_between_models_and_grid() -> None:
     own = set(model_calls(SMALL, 8))
-    head = [case.call in own for case in itertools.islice(QUICK, 20)]
-    assert 8 <= sum(head) <= 12
+    families = {(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK}
+    then = [case.call in own for case in QUICK[EXTREMES * len(families) :][:20]]
+    assert 8 <= sum(then) <= 12
 
 
 def test_batch_norm_backward_is_measured_even_behind_the_input() -> None:
