@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from oracle.errors import StepgaugeError
+from oracle.errors import BadInput, StepgaugeError
+from oracle.units import parse_bytes
 from profiler.measurement import Environment
 from profiler.nvml import DeviceState, device_state, driver_version
 
@@ -110,6 +111,17 @@ def cpu_model() -> str:
     except OSError:
         found = None
     return found[1].strip() if found else platform.processor() or platform.machine() or "unknown CPU"
+
+
+def last_level_cache_bytes() -> float | None:
+    """Size of the largest cache of the first core; None where the system does not say."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        try:
+            sizes.append(parse_bytes(f"{path.read_text().strip()}iB"))  # written as 32768K
+        except (OSError, BadInput):
+            continue
+    return max(sizes, default=None)
 
 
 def usable_cores() -> int:
