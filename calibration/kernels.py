@@ -161,6 +161,8 @@ def _choose(table: Floats, times: Floats, names: tuple[str, ...]) -> tuple[_Solu
 
 def _reason(column: int, kept: tuple[int, ...], tried: dict[tuple[int, ...], _Solution], shapes: int) -> str:
     larger = tuple(sorted((*kept, column)))
+    if len(larger) == 1 and shapes > 1 and larger not in tried:
+        return "alone it does not explain times that grow with the work"
     if larger not in tried:
         return f"{shapes} shape{'s' if shapes > 1 else ''} cannot tell {len(larger)} constants apart"
     return tried[larger].why_not(larger.index(column)) or "with it another constant is not identified"

@@ -140,7 +140,10 @@ def test_times_without_any_order_give_no_constants() -> None:
     # Times that fall while the work grows: no constant explains them within a factor of 5.
     result = fit_family(shapes(RELU[:4], np.array([1e-1, 1e-3, 1e-6, 1e-8])))
     assert result.fit is None
-    assert {dropped.quantity for dropped in result.dropped} == {"launch_s", "bytes_per_s"}
+    assert {dropped.quantity: dropped.why for dropped in result.dropped} == {
+        "launch_s": "alone it does not explain times that grow with the work",
+        "bytes_per_s": "its interval spans more than a factor of 5",
+    }
 
 
 def test_a_launch_alone_is_no_fit_of_times_that_grow() -> None:
