@@ -2,10 +2,10 @@
 
 Each family gets tiny calls (launches rule), calls with much arithmetic per byte and calls with little, over four
 decades of work. Which of them a device finds bound by what is for the fit to say: balance points lie at 5 to 15 FLOP
-per byte on CPUs and 10 to 100 on accelerators, and the tables straddle both. Windows with few channels and a stride
-are what a convolution has of memory-bound shapes; for matrix products it is few rows, for attention few tokens. The
-few are at least sixteen where there are many positions: kernels that fill vectors with channels run with four at a
-hundredth of their speed (3 against 240 GFLOP/s on an AVX-512 CPU), which no model with real layers ever sees.
+per byte on CPUs and 10 to 100 on accelerators, and the tables straddle both. Large images with a stride and few
+channels are what a convolution has of shapes with much traffic; but no fewer than 8 channels, since kernels that
+cannot fill their vector lanes are slow for a reason that neither FLOP nor bytes know, and would spoil the bandwidth
+of all others. For matrix products it is few rows, for attention few tokens.
 
 Every table goes from what a fit needs to what it would like: a quick calibration takes the head of it. Positions of a
 convolution are given as a power of two that 1, 2 and 3 divide, so that one row serves lines, images and volumes.
@@ -42,12 +42,12 @@ class _Row:
 _DENSE = (
     _Row(4, 8, 6, 1),
     _Row(128, 128, 12, 1),
-    _Row(16, 16, 18, 1, stride=2),
+    _Row(16, 8, 18, 2, stride=2),
     _Row(8, 8, 6, 1),
-    _Row(32, 16, 18, 1, stride=2),
+    _Row(8, 8, 18, 4, stride=2),
     _Row(256, 256, 6, 8),
     _Row(8, 16, 6, 1),
-    _Row(16, 32, 18, 2, stride=2),
+    _Row(32, 8, 18, 1, stride=2),
     _Row(32, 64, 12, 4),
     _Row(16, 16, 6, 2),
     _Row(64, 64, 12, 8),
@@ -61,12 +61,12 @@ _DENSE = (
 _POINTWISE = (
     _Row(4, 8, 6, 1),
     _Row(256, 256, 12, 2),
-    _Row(16, 16, 18, 1),
+    _Row(16, 8, 18, 2),
     _Row(8, 8, 6, 1),
-    _Row(32, 16, 18, 1),
+    _Row(8, 16, 18, 4),
     _Row(1024, 1024, 6, 8),
     _Row(8, 16, 6, 1),
-    _Row(16, 32, 18, 2),
+    _Row(32, 8, 18, 1),
     _Row(64, 256, 12, 4),
     _Row(16, 16, 6, 2),
     _Row(256, 64, 12, 8),
@@ -84,7 +84,7 @@ _DEPTHWISE = (
     _Row(16, 16, 18, 2),
     _Row(512, 512, 6, 32, kernel=7),
     _Row(24, 24, 6, 1),
-    _Row(4, 4, 18, 8),
+    _Row(32, 32, 18, 1),
     _Row(64, 64, 12, 8),
     _Row(32, 32, 6, 2),
     _Row(128, 128, 12, 4, stride=2),
@@ -93,12 +93,12 @@ _DEPTHWISE = (
 _GROUPED = (
     _Row(8, 8, 6, 1),
     _Row(256, 256, 12, 4),
-    _Row(8, 8, 18, 2, stride=2),
+    _Row(16, 16, 18, 2, stride=2),
     _Row(16, 16, 6, 1),
-    _Row(8, 8, 18, 4, stride=2),
+    _Row(16, 32, 18, 2, stride=2),
     _Row(512, 512, 6, 16),
     _Row(16, 8, 6, 1),
-    _Row(16, 8, 18, 2, stride=2),
+    _Row(32, 32, 18, 1, stride=2),
     _Row(64, 64, 12, 8),
     _Row(32, 32, 6, 2),
     _Row(128, 256, 12, 4, stride=2),
@@ -106,12 +106,12 @@ _GROUPED = (
 _TRANSPOSED = (
     _Row(4, 8, 6, 1, stride=2),
     _Row(128, 128, 12, 1, stride=2),
-    _Row(16, 16, 12, 16, stride=2, kernel=2),
+    _Row(16, 16, 12, 32, stride=2, kernel=2),
     _Row(8, 8, 6, 1, stride=2),
-    _Row(32, 16, 12, 16, stride=2, kernel=2),
+    _Row(8, 16, 12, 32, stride=2, kernel=2),
     _Row(256, 256, 6, 8, stride=2),
     _Row(8, 16, 6, 1, stride=2),
-    _Row(16, 32, 12, 32, stride=2, kernel=2),
+    _Row(16, 8, 12, 32, stride=2, kernel=2),
     _Row(64, 32, 12, 2, stride=2, kernel=2),
     _Row(16, 16, 6, 2, stride=2),
     _Row(512, 256, 6, 8, stride=2, kernel=2),

@@ -11,10 +11,10 @@ keeps 99 % efficiency and nearly leaves the skew of ordinary misfit alone (total
 standard deviation of 40 %), where the customary 1.345 would pull the mean towards the median.
 
 Which constants are kept. A constant is stored only where the data identify it: its coefficient is not zero and its 80
-% interval spans less than a factor of 5. Of all sets of constants that are identified as a whole the largest is kept,
-and of equally large ones the one that fits best. A constant needs two shapes (three constants need six): with fewer
-the interval itself could not be trusted. One shape gives one rate, and nothing to say how far it holds:
-`UNTESTED_SD`.
+% interval spans less than a factor of 5. A launch alone is a fit only where all times are alike. Of all sets of
+constants that are identified as a whole the largest is kept, and of equally large ones the one that fits best. A
+constant needs two shapes (three constants need six): with fewer the interval itself could not be trusted. One shape
+gives one rate, and nothing to say how far it holds: `UNTESTED_SD`.
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def _choose(table: Floats, times: Floats, names: tuple[str, ...]) -> tuple[_Solu
     for size in range(min(len(columns), affordable), 0, -1):
         # Of equally good constants the one that scales with the work is wanted: rates come first.
         for subset in combinations(columns[1:] + columns[:1], size):
+            if subset == columns[:1] and times.max() > WIDEST_FACTOR * times.min():
+                continue
             tried[tuple(sorted(subset))] = _solve(table, times, tuple(sorted(subset)))
         good = [solution for solution in tried.values() if solution.identified]
         if good:
@@ -159,6 +161,8 @@ def _choose(table: Floats, times: Floats, names: tuple[str, ...]) -> tuple[_Solu
 
 def _reason(column: int, kept: tuple[int, ...], tried: dict[tuple[int, ...], _Solution], shapes: int) -> str:
     larger = tuple(sorted((*kept, column)))
+    if len(larger) == 1 and shapes > 1 and larger not in tried:
+        return "alone it does not explain times that grow with the work"
     if larger not in tried:
         return f"{shapes} shape{'s' if shapes > 1 else ''} cannot tell {len(larger)} constants apart"
     return tried[larger].why_not(larger.index(column)) or "with it another constant is not identified"

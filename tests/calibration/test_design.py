@@ -93,7 +93,7 @@ def test_every_quick_grid_prefix_holds_a_tiny_and_a_large_call() -> None:
 
 @pytest.mark.parametrize("key", generic_calls(), ids=".".join)
 def test_grids_separate_the_constants_of_their_family(key: tuple[str, Phase]) -> None:
-    # At what launch, arithmetic and traffic cost on some CPU, each is the most of some call, or nearly. Depthwise
+    # At what launch, arithmetic and traffic cost on some CPU, each is a good part of some call. Depthwise
     # convolutions on lines do so little arithmetic that no shape shows its cost.
     calls = generic_calls()[key]
     costs = features(calls, Execution()) * [1e-5, 1 / 5e10, 1 / 1e10]
@@ -102,7 +102,7 @@ def test_grids_separate_the_constants_of_their_family(key: tuple[str, Phase]) ->
     most = dict(zip(wanted, (costs / costs.sum(axis=1, keepdims=True)).max(axis=0), strict=True))
     if key[0] == "conv1d_depthwise":
         del most["flop_per_s"]
-    assert min(most.values()) > 0.4
+    assert min(most.values()) > 0.25
 
 
 def test_grid_calls_belong_to_their_family() -> None:

@@ -140,7 +140,24 @@ def test_times_without_any_order_give_no_constants() -> None:
     # Times that fall while the work grows: no constant explains them within a factor of 5.
     result = fit_family(shapes(RELU[:4], np.array([1e-1, 1e-3, 1e-6, 1e-8])))
     assert result.fit is None
-    assert {dropped.quantity for dropped in result.dropped} == {"launch_s", "bytes_per_s"}
+    assert {dropped.quantity: dropped.why for dropped in result.dropped} == {
+        "launch_s": "alone it does not explain times that grow with the work",
+        "bytes_per_s": "its interval spans more than a factor of 5",
+    }
+
+
+def test_a_launch_alone_is_no_fit_of_times_that_grow() -> None:
+    # Seven tiny calls say 10 us; one large call that fits nothing else takes 3 ms. Better no price than 10 us for all.
+    tiny = tuple(LayerCall(Elementwise("relu", (4, 2, 2)), Phase.FORWARD, samples) for samples in range(1, 8))
+    times = np.array([1e-5] * 7 + [3e-3])
+    result = fit_family(shapes((*tiny, RELU[4]), times))
+    assert result.fit is None or {constant.quantity for constant in result.fit.constants} != {"launch_s"}
+
+
+def test_a_launch_alone_fits_times_that_are_alike() -> None:
+    tiny = tuple(LayerCall(Elementwise("relu", (4, 2, 2)), Phase.FORWARD, samples) for samples in range(1, 8))
+    result = found(fit(tiny, noise(0.05, 7)))
+    assert [constant.quantity for constant in result.constants] == ["launch_s"]
 
 
 def test_draws_differ_between_measurements_and_not_between_fits() -> None:
