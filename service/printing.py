@@ -104,17 +104,22 @@ def print_calibration(shown: ShownCalibration) -> None:
 
 
 def _print_constants(console: Console, calibration: Calibration) -> None:
-    columns = ("kernels", "phase", "execution", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s")
-    table = _table("", *columns, ">held-out error")
+    table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
-        error = f"{fit.held_out_error:.1%}"
-        table.add_row(fit.family, fit.phase.replace("_", "-"), fit.execution, str(fit.shapes), *cells, error)
+        table.add_row(_kernels(fit), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
     console.print(table)
+    console.print("[dim]80 % intervals in brackets; a dash: the measurements do not identify it[/]", highlight=False)
+
+
+def _kernels(fit: KernelFit) -> str:
+    """`conv2d backward-data, fp32/channels_first`."""
+    phase = "" if fit.family == fit.phase else f" {fit.phase.replace('_', '-')}"
+    return f"{fit.family}{phase}, {fit.execution}"
 
 
 def _constant(fit: KernelFit, quantity: str) -> str:
-    """Value and 80 % interval; a dash where the measurements do not identify it."""
+    """Value and 80 % interval, or a dash."""
     for constant in fit.constants:
         if constant.quantity == quantity:
             numbers = (constant.value, constant.lo, constant.hi)
