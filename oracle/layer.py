@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -114,7 +114,8 @@ class Layer(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `layer_from_dict` reads them back."""
-        return {"kind": self.kind, **asdict(self)}
+        # Fields are numbers, texts and tuples of them: nothing to copy deep, which took most of an import of kernels.
+        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
 
 def positive(layer: Layer, **values: int | Shape) -> None:
