@@ -108,8 +108,13 @@ def call_of(row: Cells) -> LayerCall | None:
 
 def _numbers(row: Cells, *names: tuple[str, ...]) -> tuple[int, ...] | None:
     """One whole number per group of alternative columns, or None where one is absent."""
-    found = [row.whole(*group) for group in names]
-    return None if any(value is None for value in found) else tuple(value for value in found if value is not None)
+    found = []
+    for group in names:
+        value = row.whole(*group)
+        if value is None:
+            return None
+        found.append(value)
+    return tuple(found)
 
 
 def _rank(op: str) -> int:
@@ -118,23 +123,36 @@ def _rank(op: str) -> int:
     return int(digits[-1]) if digits else 2
 
 
-def _window(row: Cells, rank: int) -> dict[str, tuple[int, ...] | None]:
-    """Kernel, stride, padding, dilation and output by axis, last axes first in importance."""
+def _columns_of(rank: int) -> dict[str, tuple[tuple[str, ...], ...]]:
     axes = "DHW"[3 - rank :]
     kernel = {"D": ("kD",), "H": ("kH", "R"), "W": ("kW", "S")}
-    found = {
-        "kernel": _numbers(row, *(kernel[axis] for axis in axes)),
-        "output": _numbers(row, *((f"o{axis}",) for axis in axes)),
+    return {
+        "shape": (("N",), ("C",), *((axis,) for axis in axes)),
+        "kernel": tuple(kernel[axis] for axis in axes),
+        "output": tuple((f"o{axis}",) for axis in axes),
+        "stride": tuple((f"s{axis}", f"stride_{axis.lower()}") for axis in axes),
+        "pad": tuple((f"p{axis}", f"pad_{axis.lower()}") for axis in axes),
+        "dilation": tuple((f"d{axis}", f"dilation_{axis.lower()}") for axis in axes),
     }
-    for name, short, absent in (("stride", "s", 1), ("pad", "p", 0), ("dilation", "d", 1)):
-        values = [row.whole(f"{short}{axis}", f"{name}_{axis.lower()}") for axis in axes]
-        found[name] = tuple(absent if value is None else value for value in values)
+
+
+_COLUMNS = {rank: _columns_of(rank) for rank in (1, 2, 3)}
+"""Spatial axes -> what is read -> the alternative columns of each axis."""
+
+
+def _window(row: Cells, rank: int) -> dict[str, tuple[int, ...] | None]:
+    """Kernel, output, stride, padding and dilation by axis; the last three have defaults."""
+    columns = _COLUMNS[rank]
+    found = {name: _numbers(row, *columns[name]) for name in ("kernel", "output")}
+    for name, absent in (("stride", 1), ("pad", 0), ("dilation", 1)):
+        values = [row.whole(*names) for names in columns[name]]
+        found[name] = tuple([absent if value is None else value for value in values])
     return found
 
 
 def _spatial(row: Cells, rank: int) -> tuple[int, tuple[int, ...]] | None:
     """Samples and (channels, *extents)."""
-    shape = _numbers(row, ("N",), ("C",), *((axis,) for axis in "DHW"[3 - rank :]))
+    shape = _numbers(row, *_COLUMNS[rank]["shape"])
     return (shape[0], shape[1:]) if shape else None
 
 

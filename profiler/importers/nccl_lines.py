@@ -50,7 +50,7 @@ def pieces(line: str) -> tuple[list[Piece], str]:
     >>> pieces("[0]   8  2  float  sum  -1[0]  38.6  0.00  0.00  0")[0]
     [Piece(stream='0', text='   8  2  float  sum  -1'), Piece(stream='0', text='  38.6  0.00  0.00  0')]
     >>> pieces("0: #  size")[0]
-    [Piece(stream='0', text=' #  size')]
+    [Piece(stream='0', text='#  size')]
     """
     if not _PREFIXED.search(line):
         return [Piece("", line)], ""

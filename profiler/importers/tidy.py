@@ -40,8 +40,10 @@ class Cells:
 
     def whole(self, *names: str) -> int | None:
         """The first of the columns as a whole number (`128` or `128.0`), or None."""
-        text = self.text_of(*names)
-        return whole(text) if text else None
+        for name in names:
+            if name in self.values:
+                return whole(self.values[name])
+        return None
 
     @property
     def flags(self) -> tuple[str, ...]:
