@@ -17,6 +17,7 @@ from profiler.measurement import Environment, Measurement
 
 MARK = ":::MLLOG "
 LEAST_MS = 100
+LONGEST_MS = 1e9
 _FACTS = (
     "global_batch_size",
     "gradient_accumulation_steps",
@@ -53,7 +54,7 @@ def _read(source: Source, log: Log) -> Iterator[Item]:
         elif key == "block_stop":
             yield from _block(number, line, values, state, log)
         elif key in _FACTS:
-            state.known.setdefault(str(key), values.get("value"))
+            state.known.setdefault(str(key), _short(values.get("value")))
     if not ended:
         log.warn("the log has no run_stop: an excerpt, or a run that was cut off")
         log.judge(Verdict.INCOMPLETE)
@@ -67,19 +68,23 @@ def _at(values: Mapping[str, Any]) -> tuple[float, float] | None:
     metadata = values.get("metadata")
     samples = metadata.get("samples_count") if isinstance(metadata, dict) else None
     stamp: Any = values.get("time_ms")
-    numbers = [float(value) for value in (stamp, samples) if isinstance(value, int | float)]
+    numbers = [float(value) for value in (stamp, samples) if isinstance(value, int | float) and 0 <= value < 1e15]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+
+
+def _short(value: object) -> object:
+    return value[:200] if isinstance(value, str) else value
 
 
 def _block(number: int, line: str, values: Mapping[str, Any], state: _Log, log: Log) -> Iterator[Measurement]:
     start, end = state.start, _at(values)
     state.start = None
     batch = state.known.get("global_batch_size")
-    if start is None or end is None or type(batch) is not int or batch < 1:
+    if start is None or end is None or type(batch) is not int or not 0 < batch < 1e9:
         log.drop(number, line, "a block without start, samples or global batch")
         return
     milliseconds, steps = end[0] - start[0], (end[1] - start[1]) / batch
-    if milliseconds < LEAST_MS or steps < 1 or steps != round(steps):
+    if not LEAST_MS <= milliseconds < LONGEST_MS or steps < 1 or steps != round(steps):
         log.drop(number, line, f"{steps:g} steps in {milliseconds:g} ms say nothing")
         return
     state.blocks += 1

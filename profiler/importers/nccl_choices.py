@@ -11,7 +11,7 @@ import re
 
 from profiler.importers.collectives import PER_RANK_COUNT, collective_name
 
-_CHOICE = re.compile(r"\b(\w+): (\d{1,18}) Bytes -> Algo (\w+) proto (\w+)(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?")
+_CHOICE = re.compile(r"\b(\w+): (\d{1,18}) Bytes -> Algo (\w{1,30}) proto (\w{1,30})")
 _ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 _PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -44,6 +44,6 @@ class Choices:
 
 
 def _name(text: str, table: tuple[str, ...]) -> str:
-    if text.isdigit():
+    if text.isdecimal():
         return table[int(text)] if int(text) < len(table) else text
     return text.lower()

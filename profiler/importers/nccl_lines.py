@@ -26,8 +26,8 @@ _TAG = re.compile(
     r"(?:\[(?:[\w.@-]+@)?\d+,(\d+)\])?<std(?:out|err)>:\s?|\[(?:[\w.@-]+@)?\d+,(\d+)\]:\s?|\[(\d+)\](?=\s|$)"
 )
 MESSAGE = re.compile(
-    r"(?:\[?\d{4}-\d\d-\d\d[ T][\d:.]+\]? ?)?(?:[A-Za-z][\w.\-]*:\d+:\d+ )?"
-    r"\[\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN|TRACE)\b.*"
+    r"(?:\[?\d{4}-\d\d-\d\d[ T][\d:.]+\]? ?)?(?:[A-Za-z][\w.\-]{0,253}:\d{1,10}:\d{1,10} )?"
+    r"\[\d{1,6}\] (?:\S{1,253}:\d{1,6} )?NCCL (?:INFO|WARN|TRACE)\b.*"
 )
 # A message that begins right behind the preamble of a row: its host's name is glued to the last word.
 _GLUED = re.compile(

@@ -108,7 +108,7 @@ class Run:
         """Back-to-back calls of which a time is the mean."""
         text = self.params.get("iters", "")
         aggregated = self.params.get("agg iters", "1")
-        return int(text) * int(aggregated) if text.isdigit() and aggregated.isdigit() else None
+        return int(text[:9]) * int(aggregated[:9]) if text.isdecimal() and aggregated.isdecimal() else None
 
 
 def find_collective(run: Run, rows: list[Row]) -> str | None:
@@ -312,11 +312,11 @@ def range_warning(run: Run) -> str:
     """Whether the rows cover the sizes that the parameter line announces; an empty text where they do."""
     sizes = [row.size for row in run.rows]
     low, high = run.params.get("minBytes", ""), run.params.get("maxBytes", "")
-    if not sizes or not low.isdigit() or not high.isdigit():
+    if not sizes or not low.isdecimal() or not high.isdecimal():
         return ""
     top = min(int(high), run.max_bytes or int(high))
     step = run.params.get("step", "")
-    value = int("".join(character for character in step if character.isdigit()) or 0)
+    value = int("".join(character for character in step if character.isdecimal()) or 0)
     following = max(sizes) * value if "factor" in step else max(sizes) + value
     if min(sizes) > int(low) or max(sizes) > top:
         return f"the table holds {min(sizes)} to {max(sizes)} bytes, the parameter line says {low} to {high}"

@@ -26,23 +26,24 @@ _RESULT = ("time", "algbw", "busbw")
 _REDOPS = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "all", "none"))
 _COMMAND = re.compile(r"\b([a-z_]+)_perf(?:_mpi)?\b")
 _PARAMS = re.compile(
-    r"(nThread|nGpus|minBytes|maxBytes|step|warmup iters|agg iters|iters|validation|graph|blocking):? (\S+)"
+    r"(nThread|nGpus|minBytes|maxBytes|step|warmup iters|agg iters|iters|validation|graph|blocking):? (\S{1,18})(?!\S)"
 )
 _RANK = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+(\d+)\s+\[([0-9a-fA-Fx:.]+)\]\s*(.*)"
+    r"Rank\s+(\d{1,8})\s+(?:Group\s+(\d{1,8})\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+(\d{1,8})\s+\[([0-9a-fA-Fx:.]+)\]\s*(.*)"
 )
+_ROOT = re.compile(r"-?[0-9]{1,9}")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 _FAILED = re.compile(
     r"(?:Test )?(?:NCCL|CUDA|MPI) failure|Test failure|Test timeout|NCCL WARN Cuda failure", re.IGNORECASE
 )
 _VERSIONS = (
-    ("tool_version", re.compile(r"(?:nccl|rccl)-tests:? [Vv]ersion:? (\S+)")),
+    ("tool_version", re.compile(r"(?:nccl|rccl)-tests:? [Vv]ersion:? (\S{1,60})")),
     ("library", re.compile(r"\b((?:NCCL|RCCL) version \d\S*)")),
     ("library", re.compile(r"compiled with (NCCL \S+)")),
 )
-_REDUCED = re.compile(r"Reducing maxBytes to (\d+)")
+_REDUCED = re.compile(r"Reducing maxBytes to (\d{1,18})\b")
 _VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]+)(?: set by environment to |=)(\S+)")
-_COLUMNS = re.compile(r"\b(?:size|bytes)\s.*\btime\s+algbw\s+busbw\b")
+_COLUMNS = re.compile(r"\b(?:size|bytes)\s.{0,400}\btime\s+algbw\s+busbw\b")
 _END = re.compile(r"^[\s#\d:\[\],]*Out of bounds values\s*:", re.MULTILINE)
 _KNOWN = re.compile(r"out-of-place|\(elements\)|Using devices|Avg bus bandwidth|Collective test concluded|^[\s#]*$")
 _PLACEHOLDER = re.compile(r"\bX{2,}(?:\.X+)?\b")
@@ -93,7 +94,7 @@ class _Reader:
 
     def _piece(self, number: int, text: str, stream: _Stream) -> Iterator[Item]:
         tokens = text.split()
-        if tokens[0][0].isdigit() or (stream.pending and tokens[0][0] in "-N"):
+        if tokens[0][0].isdecimal() or (stream.pending and tokens[0][0] in "-N"):
             self._tokens(number, text, stream)
             return
         if self._begins(text, stream.run):
@@ -162,7 +163,7 @@ class _Reader:
     def _tokens(self, number: int, text: str, stream: _Stream) -> None:
         """Add a part of a row; a row is complete when it has as many numbers as its head says."""
         tokens = STAMP.sub(" ", text).split() if "-" in text and ":" in text else text.split()
-        if len(tokens) > 2 and tokens[2] in DTYPES and tokens[0].isdigit() and tokens[1].isdigit():
+        if len(tokens) > 2 and tokens[2] in DTYPES and tokens[0].isdecimal() and tokens[1].isdecimal():
             self._cut_off(stream)
             stream.pending, stream.pending_line = tokens, number
             stream.preamble = 4 if len(tokens) > 3 and tokens[3] in _REDOPS else 3
@@ -252,7 +253,7 @@ def _named(text: str) -> str | None:
 
 
 def _is_columns(text: str) -> bool:
-    return bool(_COLUMNS.search(text))
+    return len(text) < 1000 and bool(_COLUMNS.search(text))
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -273,13 +274,13 @@ def _has_root(columns: tuple[str, ...], values: list[str], pair: int, *, whole_l
         return "root" in columns
     if whole_line and len(values) >= pair:
         return len(values) != pair
-    return bool(values) and values[0].lstrip("-").isdigit()
+    return bool(values) and _ROOT.fullmatch(values[0]) is not None
 
 
 def _row(tokens: list[str], start: int, rooted: bool, width: int, line: int) -> Row | None:
     values = tokens[start + rooted :]
     root = tokens[start] if rooted else None
-    if (root is not None and not root.lstrip("-").isdigit()) or max(len(tokens[0]), len(tokens[1])) > 20:
+    if (root is not None and not _ROOT.fullmatch(root)) or max(len(tokens[0]), len(tokens[1])) > 20:
         return None
     results = [_result(values[k : k + 4]) for k in (0, width)]
     if results[0] is None or results[1] is None:
@@ -315,7 +316,7 @@ def _recognises(head: str) -> bool:
 
 def _looks_like_row(line: str) -> bool:
     words = [word for piece in pieces(line)[0] for word in piece.text.split()]
-    return len(words) >= 7 and words[2] in DTYPES and words[0].isdigit() and words[1].isdigit()
+    return len(words) >= 7 and words[2] in DTYPES and words[0].isdecimal() and words[1].isdecimal()
 
 
 def _read(source: Source, log: Log) -> Iterator[Item]:

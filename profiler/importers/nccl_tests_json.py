@@ -8,6 +8,7 @@ that ended early leaves truncated JSON before 2.18.4: its complete results are t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ from profiler.importers.nccl_run import RankLine, Result, Row, Run
 from profiler.importers.printed import exact
 from profiler.importers.source import Source
 
+_ROOT = re.compile(r"-?[0-9]{1,9}")
+MOST = 1 << 60
+"""Bytes or items beyond which a number is damaged."""
 _KNOWN_VERSIONS = (1, 2, 3, 4)
 _PARAMS = {
     "nthreads": "nThread",
@@ -67,7 +71,13 @@ def _row(index: int, value: object) -> Row | None:
         return None
     size, count, dtype = value.get("size"), value.get("count"), value.get("type")
     results = [_result(value.get(name)) for name in ("out_of_place", "in_place")]
-    if type(size) is not int or type(count) is not int or not isinstance(dtype, str) or size < 0 or count < 0:
+    if (
+        type(size) is not int
+        or type(count) is not int
+        or not isinstance(dtype, str)
+        or not 0 <= size < MOST
+        or not 0 <= count < MOST
+    ):
         return None
     if results[0] is None or results[1] is None:
         return None
@@ -81,7 +91,7 @@ def _row(index: int, value: object) -> Row | None:
         count=count,
         dtype=dtype.strip(),
         redop=redop.strip() if isinstance(redop, str) else None,
-        root=int(root) if root.lstrip("-").isdecimal() and len(root) < 10 else None,
+        root=int(root) if _ROOT.fullmatch(root) else None,
         results=(results[0], results[1]),
     )
 
@@ -99,7 +109,7 @@ def _describe(run: Run, known: Mapping[str, Any], log: Log) -> None:
     if known.get("version") not in _KNOWN_VERSIONS:
         log.warn(f"version {known.get('version')} of the JSON is unknown: read like version {_KNOWN_VERSIONS[-1]}")
     config = _mapping(known.get("config"))
-    run.params = {ours: str(config[name]) for name, ours in _PARAMS.items() if name in config}
+    run.params = {ours: str(config[name])[:18] for name, ours in _PARAMS.items() if name in config}
     run.variables = allowed(_variables(known.get("env")))
     if "nccl_version" in known:
         run.versions["library"] = f"NCCL version {str(known['nccl_version'])[:40]}"

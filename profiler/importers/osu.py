@@ -18,7 +18,7 @@ from profiler.importers.printed import Printed, printed
 from profiler.importers.source import Source
 from profiler.measurement import Environment
 
-_TITLE = re.compile(r"OSU (MPI|NCCL|UPC|OpenSHMEM)\S* (.*?)(?: Test)?(?: v([\d.]+))?\s*$")
+_TITLE = re.compile(r"OSU (MPI|NCCL|UPC|OpenSHMEM)\S{0,40} (.{1,80}?)(?: Test)?(?: v([\d.]+))?\s*$")
 _POINT_TO_POINT = {
     "latency": "one_way",
     "bandwidth": "one_way_window",
@@ -26,6 +26,7 @@ _POINT_TO_POINT = {
 }
 _COLUMNS = re.compile(r"#?\s*Size\s+(.*)")
 FASTEST_BYTES_PER_S = 3.6e12
+LONGEST_S = 1e3
 
 
 @dataclass
@@ -64,7 +65,7 @@ def _read(source: Source, log: Log) -> Iterator[Item]:
             table.columns = 1 + len(re.split(r"\s{2,}", match[1].strip()))
         elif table is not None and "Datatype" in text:
             table.dtype = {"MPI_FLOAT": "fp32", "MPI_INT": "int32"}.get(text.split(":")[-1].strip(" ."), "int8")
-        elif text[0] == "#" or table is None or not text[0].isdigit():
+        elif text[0] == "#" or table is None or not text[0].isdecimal():
             log.skip(number, line, "a comment" if text[0] == "#" else "no line of OSU")
         else:
             yield from _row(number, text, table, log)
@@ -99,7 +100,7 @@ def _numbers(text: str, table: _Table) -> tuple[str, int, float, int]:
     words = text.split()
     numbers = [printed(word) for word in words]
     values = [number for number in numbers if number is not None]
-    if len(values) != len(words) or len(words) < 2 or not words[0].isdigit() or len(words[0]) > 18:
+    if len(values) != len(words) or len(words) < 2 or not words[0].isdecimal() or len(words[0]) > 18:
         return "not a size and numbers", 0, 0.0, 1
     if not table.unit:
         return "the head of the table is missing: the unit is not known", 0, 0.0, 1
@@ -118,8 +119,8 @@ def _seconds(size: int, values: list[Printed], table: _Table) -> tuple[str, int,
     if not value > 0:
         return "not a positive number", 0, 0.0, 1
     seconds = value * 1e-6 if table.unit == "us" else size / (value * 1e6)
-    if size / seconds > FASTEST_BYTES_PER_S:
-        return "faster than any link", 0, 0.0, 1
+    if size / seconds > FASTEST_BYTES_PER_S or seconds > LONGEST_S:
+        return "faster than any link, or slower than anybody waits", 0, 0.0, 1
     if len(values) >= 4 and not values[2].lo <= value <= values[3].hi:
         return "the average is not between the least and the largest", 0, 0.0, 1
     inner = int(values[4].value) if len(values) >= 5 and values[4].value >= 1 else 1

@@ -60,7 +60,7 @@ def _read(source: Source, log: Log) -> Iterator[Item]:
             run.test = f"{match[1]}_{match[2]}".lower()
         elif text.startswith("#bytes"):
             run.columns = text
-        elif text[:1].isdigit() and run.columns:
+        elif text[:1].isdecimal() and run.columns:
             yield from _row(number, text, run, log)
         elif found := _SETTING.findall(text):
             run.settings.update(found)
@@ -82,7 +82,7 @@ def _row(number: int, text: str, run: _Run, log: Log) -> Iterator[Measurement]:
             run.columns.replace("BW peak", "BW_peak").replace("BW average", "BW_average"),
         )
     )
-    if len(values) != len(words) or len(values) != wanted or not words[0].isdigit() or not words[1].isdigit():
+    if len(values) != len(words) or len(values) != wanted or not words[0].isdecimal() or not words[1].isdecimal():
         log.drop(number, text, f"not the {wanted} numbers that the head announces: cut off?")
         return
     size, iterations = int(values[0]), int(values[1])
@@ -151,7 +151,7 @@ def _bare_json(source: Source, log: Log) -> Iterator[Measurement]:
     last = ""
     for number, line in source.lines():
         last = line.strip() or last
-        match = _FIELD.match(line)
+        match = _FIELD.match(line[:1000])
         if match and len(fields) < 1000:
             fields[match[1]] = match[2].strip()
         elif line.strip() and line.strip(" \t,{}") and "{" not in line:

@@ -41,7 +41,7 @@ def printed(text: str) -> Printed | None:
     (Printed(value=97.98, half=0.005), Printed(value=11000000.0, half=500000.0), None)
     """
     whole, _, fraction = text.partition(".")
-    if text.isascii() and whole.isdigit() and len(text) < 20 and (fraction.isdigit() or whole == text):
+    if text.isascii() and whole.isdecimal() and len(text) < 20 and (fraction.isdecimal() or whole == text):
         return Printed(float(text), _HALVES[len(fraction)])
     match = _NUMBER.fullmatch(text)
     if match is None or len(text) > 40:

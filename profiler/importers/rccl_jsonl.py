@@ -27,7 +27,7 @@ def _read(source: Source, log: Log) -> Iterator[Item]:
             log.judge(Verdict.INCOMPLETE)
             continue
         name, ranks = collective_name(str(values.get("name"))), values.get("gpus")
-        if name is None or type(ranks) is not int or ranks < 1:
+        if name is None or type(ranks) is not int or not 1 <= ranks < 1 << 24:
             log.drop(number, line, "no known collective, or no number of devices")
             continue
         why, row = _checked(number, line, values, name, ranks)
@@ -53,7 +53,7 @@ def _read(source: Source, log: Log) -> Iterator[Item]:
 def _checked(number: int, line: str, values: Mapping[str, Any], name: str, ranks: int) -> tuple[str, Row | None]:
     """Why a line cannot be taken, or the row that it is."""
     size, dtype = values.get("size"), str(values.get("type"))
-    if type(size) is not int or size < 0 or dtype not in DTYPES:
+    if type(size) is not int or not 0 <= size < 1 << 60 or dtype not in DTYPES:
         return "no size, or an unknown data type", None
     wrong = printed(str(values.get("#wrong")).strip())
     time, algbw, busbw = (exact(values.get(key)) for key in ("time", "algBw", "busBw"))

@@ -57,7 +57,7 @@ def whole(text: str) -> int | None:
     >>> whole("128.0"), whole("1.5"), whole("-1")
     (128, None, None)
     """
-    if text.isascii() and text.isdigit() and len(text) < 19:
+    if text.isascii() and text.isdecimal() and len(text) < 19:
         return int(text)
     if _NUMBER.fullmatch(text) is None:
         return None

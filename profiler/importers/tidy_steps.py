@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from profiler.importers.base import Importer, Item, Log
+from profiler.importers.printed import printed
 from profiler.importers.source import Source
 from profiler.importers.tidy import Cells, head_columns, rows, time_column, whole
 from profiler.measurement import Environment, Measurement
@@ -64,10 +65,10 @@ def _case(row: Cells) -> tuple[dict[str, Any], str]:
             case[name] = value
     case |= {name: row.values[name] for name in _TEXTS if name in row.values}
     if sync := row.text_of("sync_ms"):
-        try:
-            case["sync_s"] = float(sync) * 1e-3
-        except ValueError:
+        number = printed(sync)
+        if number is None:
             return {}, f"sync_ms '{sync[:40]}' is no number"
+        case["sync_s"] = number.value * 1e-3
     if not case["model"] or "devices" not in case:
         return {}, "no model, or no number of devices"
     split = case.get("dp", 1) * case.get("tp", 1) * case.get("pp", 1)

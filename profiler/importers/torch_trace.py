@@ -109,6 +109,8 @@ def _transfer(args: Mapping[str, Any], duration_us: float, trace: _Trace) -> str
 
 def _implausible(collective: str, items_in: int, items_out: int, group: int) -> str | None:
     """Why sizes and group do not describe a transfer, or None."""
+    if max(items_in, items_out) >= 1 << 60 or group >= 1 << 24:
+        return "sizes or a group beyond any machine"
     if group < 2:
         return "one rank: a copy inside a device, no transfer"
     if max(items_in, items_out) <= 0:

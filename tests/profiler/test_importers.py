@@ -259,6 +259,25 @@ HOSTILE = {
     "csv": b"collective,bytes,nranks,time_us\n" + b'"' + b"a\n" * 100_000,
     "two columns of a name": b"collective,bytes,bytes,nranks,time_us\n",
 }
+BACKTRACK = {
+    "host": "NCCL INFO " + "a" * 900_000,
+    "columns": "size " * 150_000 + "algbw busbw",
+    "title": "OSU MPI x" + " " * 900_000 + "x",
+    "command": "a_" * 450_000,
+    "spaces": "# Rank 0" + " " * 900_000 + "x",
+    "tags": "[0" * 450_000,
+}
+
+
+@pytest.mark.parametrize("name", BACKTRACK)
+@pytest.mark.parametrize("sample", ["nccl_tests.txt", "osu.txt", "perftest.txt", "nccl_tuning.txt", "mlperf_log.txt"])
+def test_a_long_line_of_one_pattern_is_read_without_backtracking(sample: str, name: str, tmp_path: Path) -> None:
+    # Quadratic time on 900,000 characters would be hours: this test would not end.
+    path = tmp_path / sample
+    path.write_bytes((FOLDER / sample).read_bytes() + f"\n@@ {BACKTRACK[name]}\n".encode())
+    assert import_file(path).report.format == sample.split(".", maxsplit=1)[0]
+
+
 SMALL = Limits(file_bytes=4_000_000, line_bytes=200_000, value_bytes=1_000_000, results=1000, listed=100)
 
 

@@ -20,7 +20,10 @@ FOLDER = Path(__file__).parents[1] / "data" / "importers"
 SAMPLES = sorted(path.name for path in FOLDER.iterdir() if path.name != "README.md")
 TABLES = [name for name in SAMPLES if name.startswith("nccl_") and name.endswith(".txt") and "tuning" not in name]
 LIMITS = Limits(file_bytes=1_000_000, line_bytes=10_000, value_bytes=100_000)
-JUNK = ("", "NaN", "-1", "1e999", "9" * 30, "N/A", "XXX.XX", "[0]", '"', "}", "]", ",,,", "\x1b[0m", "é", "0: ", "#")
+JUNK = (
+    *("", "NaN", "-1", "--1", "1e999", "9" * 30, "9" * 400, "9" * 5000, "N/A", "XXX.XX", "²"),
+    *("[0]", "0: ", "#", '"', "}", "]", ",,,", "\x1b[0m", "é"),
+)
 
 _edits = st.lists(
     st.tuples(
