@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
@@ -96,26 +97,33 @@ def print_calibration(shown: ShownCalibration) -> None:
     identity = ", ".join(f"{key} {value}" for key, value in sorted(calibration.environment.items()))
     console.print(f"[dim]{escape(identity)}[/]", highlight=False)
     console.print(
-        f"{len(calibration.shapes)} shapes are looked up; the machine as a whole drifts by "
-        f"{calibration.common_sd:.1%} (standard deviation)",
+        f"{len(calibration.shapes)} shapes are looked up; all kernels together are uncertain by "
+        f"{calibration.common_sd:.0%} (drift of the machine, and what a step does beside its kernels)",
         highlight=False,
     )
     _notes(console, shown.notes)
 
 
 def _print_constants(console: Console, calibration: Calibration) -> None:
+    executions = {fit.execution for fit in calibration.fits if fit.phase != Phase.UPDATE}
     table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
-        table.add_row(_kernels(fit), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
+        label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
+        table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
     console.print(table)
-    console.print("[dim]80 % intervals in brackets; a dash: the measurements do not identify it[/]", highlight=False)
+    console.print(
+        f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
+        "a dash: the measurements do not identify it[/]",
+        highlight=False,
+    )
 
 
 def _kernels(fit: KernelFit) -> str:
-    """`conv2d backward-data, fp32/channels_first`."""
-    phase = "" if fit.family == fit.phase else f" {fit.phase.replace('_', '-')}"
-    return f"{fit.family}{phase}, {fit.execution}"
+    """`conv2d backward-data`, `update sgd_momentum`."""
+    if fit.phase == Phase.UPDATE:
+        return f"update {fit.execution.rpartition('/')[2]}"
+    return f"{fit.family} {fit.phase.replace('_', '-')}"
 
 
 def _constant(fit: KernelFit, quantity: str) -> str:
