@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -245,3 +245,15 @@ def print_compared(result: CompareResult) -> None:
         if only:
             console.print(f"only in {name}: {', '.join(only)}", highlight=False)
     _notes(console, result.notes)
+
+
+PRINTERS: dict[str, Callable[[Any], None]] = {
+    "doctor": print_report,
+    "calibrate": print_calibrated,
+    "list": print_catalogue,
+    "show": print_calibration,
+    "predict": print_predicted,
+    "validate": print_validated,
+    "compare": print_compared,
+}
+"""The printer of each command's result."""
