@@ -185,8 +185,14 @@ def _prediction_cells(projection: Projection) -> list[str]:
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
         "-" if memory is None else format_bytes(memory.total_bytes),
-        ", ".join(f"{share:.0%} {method}" for method, share in projection.methods.items()),
+        _known_by(projection),
     ]
+
+
+def _known_by(projection: Projection) -> str:
+    """`80% measured, 20% fitted`; below half a percent as `<1%`."""
+    shares = ((f"{share:.0%}" if share >= 0.005 else "<1%", method) for method, share in projection.methods.items())
+    return ", ".join(f"{share} {method}" for share, method in shares)
 
 
 def print_validated(result: ValidateResult) -> None:
@@ -204,7 +210,7 @@ def print_validated(result: ValidateResult) -> None:
             f"{format_seconds(step.measured_s)} (n = {len(step.measurement.device_s)})",
             f"{step.difference:+.1%}",
             "yes" if step.inside else "no",
-            ", ".join(f"{share:.0%} {method}" for method, share in projection.methods.items()),
+            _known_by(projection),
         )
     console.print(table)
     _notes(console, result.notes)
