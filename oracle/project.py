@@ -25,6 +25,9 @@ FORMAT = "stepgauge-projection-1"
 LEVEL = 0.8
 """The level of the intervals in a projection's JSON."""
 
+MENTIONED_SHARE = 0.01
+"""The share of a step from which a note says that it is extrapolated or assumed."""
+
 PartTimes = Mapping[StepPart, Estimate]
 
 _FORWARD_BACKWARD = (StepPart.FORWARD, StepPart.BACKWARD_DATA, StepPart.BACKWARD_WEIGHT)
@@ -226,9 +229,9 @@ def _notes(plan: Plan, memory: Memory, methods: Mapping[Method, float]) -> tuple
     notes = []
     if plan.samples * plan.job.devices > plan.job.global_batch > plan.samples:
         notes.append(f"{plan.job.global_batch} samples do not divide evenly: the busiest device has {plan.samples}")
-    if methods.get(Method.EXTRAPOLATED):
+    if methods.get(Method.EXTRAPOLATED, 0.0) >= MENTIONED_SHARE:
         notes.append(f"{methods[Method.EXTRAPOLATED]:.0%} of the step is priced outside the range that was measured")
-    if methods.get(Method.ASSUMED):
+    if methods.get(Method.ASSUMED, 0.0) >= MENTIONED_SHARE:
         notes.append(f"{methods[Method.ASSUMED]:.0%} of the step rests on numbers that were given, not measured")
     if memory.fits is None:
         notes.append("the memory of the device is not known, so whether it fits was not checked")
