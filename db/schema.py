@@ -60,6 +60,11 @@ IMMUTABLE = (
     "kernel_fit",
     "constant",
     "measured_shape",
+    "imported_file",
+    "imported_fact",
+    "network",
+    "network_run",
+    "network_constant",
 )
 """Tables whose rows never change and never go: the store has no method for it, and in SQLite triggers refuse it."""
 
@@ -180,6 +185,67 @@ class MeasuredShapeRow(TypedColumns):
     n: Column[int] = Column(Integer, nullable=False)
 
 
+class ImportedFileRow(TypedColumns):
+    """A file whose rows are the measurements and facts of one run; `sha256` is of its content, unpacked."""
+
+    sha256: Column[str] = Column(String(64), primary_key=True)
+    run_id: Column[str] = Column(String(64), ForeignKey("run.id"), nullable=False, unique=True)
+    name: Column[str] = Column(Text, nullable=False)
+    format: Column[str] = Column(String(64), nullable=False)
+    rows_taken: Column[int] = Column(Integer, nullable=False)
+    rows_dropped: Column[int] = Column(Integer, nullable=False)
+    verdict: Column[str] = Column(String(16), nullable=False)
+    warnings: Column[list[str]] = Column(JSON, nullable=False)
+
+
+class ImportedFactRow(TypedColumns):
+    """Something that a tool printed without timing it: a topology, a device, a choice of algorithm."""
+
+    id: Column[int] = Column(Integer, primary_key=True)
+    run_id: Column[str] = Column(String(64), ForeignKey("run.id"), nullable=False)
+    kind: Column[str] = Column(String(64), nullable=False)
+    subject: Column[str] = Column(Text, nullable=False)
+    values_json: Column[dict[str, Any]] = Column(JSON, nullable=False)
+
+
+class NetworkRow(TypedColumns):
+    """A calibration of a network; `content` holds its curves as `stepgauge export` writes them."""
+
+    id: Column[int] = Column(Integer, primary_key=True)
+    name: Column[str] = Column(String(200), nullable=False, unique=True)
+    fabric: Column[str] = Column(Text, nullable=False)
+    created_at: Column[str] = Column(String(40), nullable=False)
+    content: Column[dict[str, Any]] = Column(JSON, nullable=False)
+
+
+class NetworkRunRow(TypedColumns):
+    """Provenance: the runs whose measurements a network was fitted to."""
+
+    network_id: Column[int] = Column(Integer, ForeignKey("network.id"), primary_key=True)
+    run_id: Column[str] = Column(String(64), ForeignKey("run.id"), primary_key=True)
+
+
+class NetworkConstantRow(TypedColumns):
+    """One constant of one curve, with its 80 % interval where the sizes identify it.
+
+    `nodes` is 0 where nobody wrote them down, `ranks` where the constant holds for all.
+    """
+
+    id: Column[int] = Column(Integer, primary_key=True)
+    network_id: Column[int] = Column(Integer, ForeignKey("network.id"), nullable=False)
+    name: Column[str] = Column(String(200), nullable=False)
+    collective: Column[str] = Column(String(64), nullable=False)
+    ranks: Column[int] = Column(Integer, nullable=False)
+    nodes: Column[int] = Column(Integer, nullable=False)
+    dtype: Column[str] = Column(String(32), nullable=False)
+    environment: Column[str] = Column(Text, nullable=False)
+    job: Column[str] = Column(Text, nullable=False)
+    value: Column[float] = Column(Double, nullable=False)
+    unit: Column[str] = Column(String(32), nullable=False)
+    lo: Column[float | None] = Column(Double, nullable=True)
+    hi: Column[float | None] = Column(Double, nullable=True)
+
+
 environment = Table("environment", METADATA, EnvironmentRow, Index(None, "validity_key"))
 run = Table(
     "run",
@@ -227,4 +293,21 @@ measured_shape = Table(
     CheckConstraint("samples > 0 AND n > 0", name="counts"),
     CheckConstraint("median_s > 0 AND log_sd >= 0", name="median_s"),
     Index(None, "calibration_id"),
+)
+imported_file = Table(
+    "imported_file",
+    METADATA,
+    ImportedFileRow,
+    CheckConstraint("rows_taken >= 0 AND rows_dropped >= 0", name="counts"),
+)
+imported_fact = Table("imported_fact", METADATA, ImportedFactRow, Index(None, "run_id"))
+network = Table("network", METADATA, NetworkRow)
+network_run = Table("network_run", METADATA, NetworkRunRow, Index(None, "run_id"))
+network_constant = Table(
+    "network_constant",
+    METADATA,
+    NetworkConstantRow,
+    CheckConstraint("value >= 0", name="value"),
+    CheckConstraint("lo <= value AND value <= hi", name="interval"),
+    Index(None, "network_id"),
 )

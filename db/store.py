@@ -17,13 +17,16 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
-from db import rows, schema
+from db import imports, networks, rows, schema
+from db.environments import remember_environment
 from db.errors import one_line, said_in_one_line
+from db.imports import ImportedFile, ImportWriter
+from db.networks import Network, NetworkSummary
 from db.opening import WRITING, Opened, open_database
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
+from profiler.importers.base import Fact
 from profiler.measurement import Environment, Measurement
 
 
@@ -123,7 +126,7 @@ class Store:
                 "device": device,
                 "started_at": now.isoformat(timespec="seconds"),
                 "status": "running",
-                "environment_id": _remember_environment(connection, environment),
+                "environment_id": remember_environment(connection, environment),
             }
             connection.execute(insert(schema.run), row)
         return run_id
@@ -159,7 +162,7 @@ class Store:
         with self._writing() as connection:
             _check_runs(connection, {measurement.run_id for measurement in measurements})
             columns = [
-                rows.measurement_columns(measurement, _remember_environment(connection, measurement.environment))
+                rows.measurement_columns(measurement, remember_environment(connection, measurement.environment))
                 for measurement in measurements
             ]
             connection.execute(insert(schema.measurement), columns)
@@ -190,6 +193,60 @@ class Store:
             found = connection.execute(select(schema.measurement).where(own).order_by(schema.measurement.c.id)).all()
             return [rows.measurement_from(row, environments[row.environment_id]) for row in found]
 
+    @contextmanager
+    def importing(self, sha256: str, name: str) -> Iterator[ImportWriter]:
+        """Write what comes out of one file; all of it is stored at the end of the `with` statement, or nothing.
+
+        Args:
+            sha256: of the file's content; where it is known, the writer says so and nothing may be added.
+            name: of the file.
+        """
+        with self._writing() as connection:
+            yield ImportWriter(connection, name, imports.find_import(connection, sha256))
+
+    def imported_files(self) -> list[ImportedFile]:
+        """Every imported file, oldest first."""
+        with self._reading() as connection:
+            return imports.all_imports(connection)
+
+    def facts(self, run_id: str) -> list[Fact]:
+        """What the file of an import said beside its measurements, in the order of the file."""
+        with self._reading() as connection:
+            return imports.facts_of(connection, run_id)
+
+    def add_network(self, network: Network, run_ids: Iterable[str]) -> None:
+        """Store the calibration of a network, or nothing.
+
+        Args:
+            network: its name must be free, also among the calibrations of devices.
+            run_ids: the runs that it was fitted from; none for one that came from elsewhere.
+
+        Raises:
+            BadInput: the name is taken. UnknownName: a run that was never begun.
+        """
+        sources = sorted(set(run_ids))
+        with self._writing() as connection:
+            taken = _is_taken(connection, network.name)
+            if not taken:
+                _check_runs(connection, sources)
+                networks.insert_network(connection, network, sources)
+        if taken:
+            raise self._taken(network.name)
+
+    def network(self, name: str) -> Network:
+        """The calibration of a network of that very name.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        with self._reading() as connection:
+            return networks.find_network(connection, name)
+
+    def networks(self) -> list[NetworkSummary]:
+        """All calibrations of networks, oldest first."""
+        with self._reading() as connection:
+            return networks.all_networks(connection)
+
     def add_calibration(self, calibration: Calibration, run_ids: Iterable[str], taken_ok: bool = False) -> None:
         """Store a calibration with all it holds, or nothing.
 
@@ -204,19 +261,24 @@ class Store:
         """
         sources = sorted(set(run_ids))
         with self._writing() as connection:
-            taken = _calibration_id(connection, calibration.name)
-            if taken is None:
+            taken = _is_taken(connection, calibration.name)
+            if not taken:
                 _check_runs(connection, sources)
                 _insert_calibration(connection, calibration, sources)
-        if taken is not None and not (taken_ok and self.calibration(calibration.name) == calibration):
-            raise BadInput(
-                f"the name '{calibration.name}' is taken in {self.location}; calibrations are never replaced"
-            )
+        if taken and not (taken_ok and self._is_stored(calibration)):
+            raise self._taken(calibration.name)
+
+    def _is_stored(self, calibration: Calibration) -> bool:
+        known = {summary.name for summary in self.calibrations()}
+        return calibration.name in known and self.calibration(calibration.name) == calibration
+
+    def _taken(self, name: str) -> BadInput:
+        return BadInput(f"the name '{name}' is taken in {self.location}; calibrations are never replaced")
 
     def has_calibration(self, name: str) -> bool:
-        """Whether there is a calibration of that very name."""
+        """Whether there is a calibration of that very name, of a device or of a network."""
         with self._reading() as connection:
-            return _calibration_id(connection, name) is not None
+            return _is_taken(connection, name)
 
     def calibration(self, name: str) -> Calibration:
         """The calibration of that very name.
@@ -290,21 +352,6 @@ class Store:
             yield connection
 
 
-def _remember_environment(connection: Connection, environment: Environment) -> str:
-    """Store an environment unless it is known; returns its id."""
-    columns = rows.environment_columns(environment)
-    known = select(schema.environment.c.id).where(schema.environment.c.id == columns["id"])
-    if connection.scalar(known) is None:
-        try:
-            with connection.begin_nested():
-                connection.execute(insert(schema.environment), columns)
-        except IntegrityError:
-            # On a server another process may store the same environment between the look and the insertion.
-            if connection.scalar(known) is None:
-                raise
-    return str(columns["id"])
-
-
 def _check_runs(connection: Connection, run_ids: Iterable[str]) -> None:
     for run_id in run_ids:
         if connection.scalar(select(schema.run.c.id).where(schema.run.c.id == run_id)) is None:
@@ -314,6 +361,10 @@ def _check_runs(connection: Connection, run_ids: Iterable[str]) -> None:
 
 def _calibration_id(connection: Connection, name: str) -> int | None:
     return connection.scalar(select(schema.calibration.c.id).where(schema.calibration.c.name == name))
+
+
+def _is_taken(connection: Connection, name: str) -> bool:
+    return _calibration_id(connection, name) is not None or networks.network_id(connection, name) is not None
 
 
 def _named_id(connection: Connection, name: str) -> int:

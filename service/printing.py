@@ -11,6 +11,7 @@ from rich.table import Table
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
+from service import network_tables
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
     from oracle.constants import Calibration, KernelFit
@@ -261,5 +262,6 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "predict": print_predicted,
     "validate": print_validated,
     "compare": print_compared,
+    **network_tables.PRINTERS,
 }
 """The printer of each command's result."""

@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from db.networks import Network, NetworkConstant
 from db.schema import IMMUTABLE
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
+from profiler.importers.base import Fact, ImportReport, Verdict
 from profiler.measurement import Environment, Measurement
 
 HERE = Environment({"device": "Simulated 1"}, {"load": "0.1"})
+ALPHA = NetworkConstant("all_reduce.8x1.fp32.alpha_s", "all_reduce", 8, 1, "fp32", "", "", 1e-5, "s", 9e-6, 1.1e-5)
+NETWORK = Network("net", "eight devices", "2026-01-02T03:04:05+00:00", {"name": "net", "curves": []}, (ALPHA,))
+REPORT = ImportReport("nccl_tests", "ab" * 32, 2, 1, (), (), 0, ("few",), (8,), Verdict.COMPLETE)
 
 
 @pytest.fixture
@@ -198,6 +203,10 @@ def test_immutable_rows_resist_other_tools(
     run = store.begin_run("measure", "Simulated 1", HERE)
     store.add_measurement(make_measurement(run))
     store.add_calibration(make_calibration(), [run])
+    store.add_network(NETWORK, [run])
+    with store.importing("ab" * 32, "log.txt") as writer:
+        writer.add(Fact("topology", "node", {"devices": 8}), "import-abab")
+        writer.finish(REPORT)
     connection = sqlite3.connect(path)
     for table in (*IMMUTABLE, "run"):
         assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0
@@ -247,3 +256,47 @@ def test_rows_that_were_tampered_with_are_said_in_one_line(
         with pytest.raises(StoreError, match="cannot be read back") as caught:
             store.calibration("small")
         assert "\n" not in str(caught.value)
+
+
+def test_a_network_comes_back_and_shares_its_name_with_no_calibration(
+    store: Store, make_calibration: Callable[..., Calibration]
+) -> None:
+    store.add_network(NETWORK, [])
+    assert store.network("net") == NETWORK
+    assert [(summary.name, summary.constants) for summary in store.networks()] == [("net", 1)]
+    with pytest.raises(BadInput, match="taken"):
+        store.add_network(NETWORK, [])
+    with pytest.raises(BadInput, match="taken"):
+        store.add_calibration(make_calibration("net"), [])
+    with pytest.raises(UnknownName, match="did you mean 'net'"):
+        store.network("nett")
+
+
+def test_an_import_is_stored_whole_and_known_again(store: Store, make_measurement: Callable[..., Measurement]) -> None:
+    taken = [make_measurement("import-abab", device_s=(seconds,)) for seconds in (1.0, 2.0)]
+    with store.importing(REPORT.sha256, "log.txt") as writer:
+        assert writer.known is None
+        for item in taken:
+            writer.add(item, "import-abab")
+        writer.finish(REPORT)
+    assert store.measurements("import-abab") == taken
+    with store.importing(REPORT.sha256, "copy.txt") as writer:
+        assert writer.known is not None
+        assert (writer.known.name, writer.known.rows_taken, writer.known.warnings) == ("log.txt", 2, ("few",))
+    assert [file.run_id for file in store.imported_files()] == ["import-abab"]
+
+
+def test_an_import_that_fails_leaves_nothing(store: Store, make_measurement: Callable[..., Measurement]) -> None:
+    with pytest.raises(BadInput), store.importing(REPORT.sha256, "log.txt") as writer:  # noqa: PT012 - it fails late
+        for _ in range(5_000):  # more than a batch
+            writer.add(make_measurement("import-abab"), "import-abab")
+        raise BadInput("line 5001 is longer than the limit")
+    assert store.runs() == []
+    assert store.imported_files() == []
+
+
+def test_an_import_of_nothing_is_not_remembered(store: Store) -> None:
+    with store.importing(REPORT.sha256, "log.txt") as writer:
+        writer.finish(REPORT)
+    assert store.imported_files() == []
+    assert store.runs() == []
