@@ -81,6 +81,7 @@ def list_(db: Db = None, json: Json = False) -> None:
 @app.command()
 def show(
     name: Annotated[str | None, typer.Argument(help="A stored calibration. Default: the newest.")] = None,
+    collectives: Annotated[bool, typer.Option("--collectives", help="Every measured size of a network.")] = False,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -88,7 +89,7 @@ def show(
     from service.catalogue import show_calibration
 
     with open_store(db) as store:
-        show_result("show", show_calibration(store, name), json)
+        show_result("show", show_calibration(store, name, collectives), json)
 
 
 @app.command()
@@ -213,8 +214,8 @@ def load(
     from service.catalogue import load_calibration
 
     with open_store(db) as store:
-        calibration = load_calibration(store, file, name)
-    typer.echo(f"loaded '{calibration.name}' ({calibration.device}, {len(calibration.constants)} constants)")
+        loaded = load_calibration(store, file, name)
+    typer.echo(f"loaded '{loaded.name}' ({loaded.of}, {loaded.constants} constants)")
 
 
 for _name, _command in NETWORKS.items():

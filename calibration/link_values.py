@@ -261,13 +261,18 @@ class LinkCalibration:
 def _curve(values: Mapping[str, Any]) -> LinkCurve:
     parts = {
         **values,
-        "key": CurveKey(**values["key"]),
+        "key": _key(values["key"]),
         "sizes_bytes": tuple(map(float, values["sizes_bytes"])),
         "seconds": tuple(map(float, values["seconds"])),
         "alpha_beta": AffinePiece(**values["alpha_beta"]),
         "pieces": tuple(AffinePiece(**piece) for piece in values["pieces"]),
     }
     return LinkCurve(**parts)
+
+
+def _key(values: Mapping[str, Any]) -> CurveKey:
+    texts = {name: str(values[name]) for name in ("collective", "dtype", "environment", "job")}
+    return CurveKey(ranks=int(values["ranks"]), nodes=int(values["nodes"]), **texts)
 
 
 def _law(values: Mapping[str, Any]) -> RankLaw:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibration.link_values import LinkCalibration
+from db.networks import Network, NetworkSummary
 from db.store import CalibrationSummary, Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.interchange import calibration_from_json, calibration_to_json
+from service.networks import FORMAT, from_document, link_calibration, network_names, to_json
 from service.predicting import find_calibration, validity_notes
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -20,16 +23,18 @@ MAX_FILE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The calibrations of a store."""
+    """The calibrations of a store, of devices and of networks."""
 
     location: str
     calibrations: tuple[CalibrationSummary, ...]
+    networks: tuple[NetworkSummary, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
             "store": self.location,
             "calibrations": [dataclasses.asdict(summary) for summary in self.calibrations],
+            "networks": [dataclasses.asdict(summary) for summary in self.networks],
         }
 
 
@@ -45,33 +50,87 @@ class ShownCalibration:
         return {**json.loads(calibration_to_json(self.calibration)), "notes": list(self.notes)}
 
 
+@dataclass(frozen=True)
+class ShownNetwork:
+    """One network, and whether every measured size is to be shown."""
+
+    network: Network
+    collectives: bool = False
+
+    @property
+    def calibration(self) -> LinkCalibration:
+        """What was fitted."""
+        return link_calibration(self.network)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the same as an export."""
+        document: dict[str, Any] = json.loads(to_json(self.network))
+        return document
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A calibration that came from elsewhere: its name, the device or fabric it is of, how many constants it has."""
+
+    name: str
+    of: str
+    constants: int
+
+
 def list_calibrations(store: Store) -> Catalogue:
     """All calibrations, oldest first."""
-    return Catalogue(store.location, tuple(sorted(store.calibrations(), key=lambda summary: summary.created_at)))
+    devices = sorted(store.calibrations(), key=lambda summary: summary.created_at)
+    networks = sorted(store.networks(), key=lambda summary: summary.created_at)
+    return Catalogue(store.location, tuple(devices), tuple(networks))
 
 
-def show_calibration(store: Store, name: str | None) -> ShownCalibration:
-    """One calibration; the newest without a name."""
+def show_calibration(store: Store, name: str | None, collectives: bool = False) -> ShownCalibration | ShownNetwork:
+    """One calibration; the newest of a device without a name.
+
+    Args:
+        store: where it is.
+        name: of a device's or a network's calibration.
+        collectives: show every measured size of a network.
+    """
+    if name is not None and name in network_names(store):
+        return ShownNetwork(store.network(name), collectives)
     calibration = find_calibration(store, name)
     return ShownCalibration(calibration, validity_notes(calibration))
 
 
 def export_calibration(store: Store, name: str) -> str:
     """One calibration as JSON text."""
+    if name in network_names(store):
+        return to_json(store.network(name))
     return calibration_to_json(store.calibration(name))
 
 
-def load_calibration(store: Store, file: Path, name: str | None) -> Calibration:
-    """Store what `export_calibration` wrote, under its own name or another.
+def load_calibration(store: Store, file: Path, name: str | None) -> Loaded:
+    """Store what `export_calibration` wrote, under its own name or another; its format says which kind it is.
 
     Raises:
         BadInput: the file cannot be read, is no calibration, or its name is taken.
     """
-    calibration = calibration_from_json(_read(file))
+    text = _read(file)
+    document = _document(text)
+    if document.get("format") == FORMAT:
+        network = from_document(document, name)
+        store.add_network(network, [])
+        return Loaded(network.name, network.fabric, len(network.constants))
+    calibration = calibration_from_json(text)
     if name is not None:
         calibration = dataclasses.replace(calibration, name=name)
     store.add_calibration(calibration, [])
-    return calibration
+    return Loaded(calibration.name, calibration.device, len(calibration.constants))
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none, for `calibration_from_json` to complain about."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _read(file: Path) -> bytes:

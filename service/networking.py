@@ -39,5 +39,34 @@ def import_(
         raise typer.Exit(2)
 
 
-NETWORKS: dict[str, Callable[..., None]] = {"import": import_}
+def fit(
+    sources: Annotated[
+        list[str], typer.Option("--from", metavar="SOURCE", help="A run, or a file that was imported; repeatable.")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the new calibration.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only measurements that say so: device=..., flag=calib; repeatable."),
+    ] = None,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="What marks one job of a scaling study, such as tag; repeatable."),
+    ] = None,
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Fit stored measurements: a network's or a device's.
+
+    Collectives become a network for 'predict --network', kernels a calibration like that of 'calibrate'. Different
+    devices are refused, different environments stay apart.
+    """
+    from service.fitting import FitRequest, fit_stored
+
+    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()))
+    with open_store(db) as store:
+        result = fit_stored(store, request)
+    show("fit", result, json)
+
+
+NETWORKS: dict[str, Callable[..., None]] = {"import": import_, "fit": fit}
 """Name -> command."""

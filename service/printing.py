@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from oracle.estimate import Estimate
     from oracle.project import Projection
     from service.calibrating import CalibrateResult
-    from service.catalogue import Catalogue, ShownCalibration
+    from service.catalogue import Catalogue, ShownCalibration, ShownNetwork
     from service.checking import Report
     from service.comparing import CompareResult
     from service.predicting import PredictResult
@@ -78,7 +78,7 @@ def print_calibrated(result: CalibrateResult) -> None:
 def print_catalogue(catalogue: Catalogue) -> None:
     """The calibrations of a store, one a line."""
     console = _console()
-    if not catalogue.calibrations:
+    if not catalogue.calibrations and not catalogue.networks:
         console.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
         return
     table = _table("", "name", "device", "created", ">constants", ">shapes", ">held-out error (median)")
@@ -86,7 +86,20 @@ def print_catalogue(catalogue: Catalogue) -> None:
         error = "" if item.median_held_out_error is None else f"{item.median_held_out_error:.1%}"
         counts = (str(item.constants), str(item.shapes))
         table.add_row(escape(item.name), escape(item.device), item.created_at, *counts, error)
+    for network in catalogue.networks:
+        cells = (escape(network.name), f"network: {escape(network.fabric)}", network.created_at)
+        table.add_row(*cells, str(network.constants), "", "")
     console.print(table)
+
+
+def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
+    """One calibration, of a device or of a network."""
+    from service.catalogue import ShownNetwork
+
+    if isinstance(shown, ShownNetwork):
+        network_tables.print_network(shown)
+    else:
+        print_calibration(shown)
 
 
 def print_calibration(shown: ShownCalibration) -> None:
@@ -258,7 +271,7 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "doctor": print_report,
     "calibrate": print_calibrated,
     "list": print_catalogue,
-    "show": print_calibration,
+    "show": print_shown,
     "predict": print_predicted,
     "validate": print_validated,
     "compare": print_compared,

@@ -1,0 +1,206 @@
+"""Fit what is stored: collectives to the calibration of a network, kernels to that of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from calibration.link_sources import fabric_of, link_rows
+from calibration.link_values import LinkCalibration
+from db.store import Store
+from oracle.constants import Calibration
+from oracle.errors import BadInput, MissingDependency, UnknownName
+from profiler.case import call_from_case
+from profiler.importers.files import content_sha256
+from profiler.measurement import Measurement
+from service.networks import stored_form
+
+COLLECTIVE = "collective"
+"""The microbenchmark of every collective."""
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """Fit stored measurements under a name.
+
+    Args:
+        sources: runs, or files that were imported.
+        name: of the new calibration.
+        where: `KEY=VALUE`; only measurements that say so are taken.
+        job_keys: what of an identity marks a job and no environment; see `calibration.link_sources`.
+    """
+
+    sources: tuple[str, ...]
+    name: str
+    where: tuple[str, ...] = ()
+    job_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise BadInput("a calibration's name must not be empty")
+        for text in self.where:
+            if "=" not in text:
+                raise BadInput(f"--where takes KEY=VALUE, such as device=A100 or flag=calib, not '{text}'")
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What was fitted and stored.
+
+    Args:
+        calibration: of a device, or None.
+        network: of a network, or None.
+        runs: that were read.
+        measurements: that were taken; left_out: of the same kind, but no layer that can be priced.
+    """
+
+    store: str
+    calibration: Calibration | None
+    network: LinkCalibration | None
+    runs: tuple[str, ...]
+    measurements: int
+    left_out: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What has to be said of the fit."""
+        fitted = self.calibration or self.network
+        return () if fitted is None else fitted.notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        values: dict[str, Any] = {
+            "store": self.store,
+            "runs": list(self.runs),
+            "measurements": self.measurements,
+            "left_out": self.left_out,
+            "notes": list(self.notes),
+        }
+        if self.network is not None:
+            about = {"kind": "network", "name": self.network.name, "fabric": self.network.fabric}
+            errors = {curve.key.text: curve.held_out_error for curve in self.network.curves}
+            values |= {**about, "curves": len(self.network.curves), "held_out_errors": errors}
+        if self.calibration is not None:
+            values |= {"kind": "device", "name": self.calibration.name, "device": self.calibration.device}
+            values |= {"constants": len(self.calibration.constants), "shapes": len(self.calibration.shapes)}
+        return values
+
+
+def fit_stored(store: Store, request: FitRequest) -> FitResult:
+    """Fit the measurements of some runs and store the calibration.
+
+    Raises:
+        BadInput: the name is taken, nothing is left to fit, or what is left may not be fitted together.
+        UnknownName: no such run or imported file. MissingDependency: SciPy or scikit-learn is not installed.
+    """
+    if store.has_calibration(request.name):
+        raise BadInput(f"there is a calibration '{request.name}' already; choose another --name")
+    runs = tuple(dict.fromkeys(find_run(store, source) for source in request.sources))
+    wanted = chosen([item for run in runs for item in store.measurements(run)], request.where)
+    collectives = [item for item in wanted if item.micro == COLLECTIVE]
+    kernels = [item for item in wanted if _is_kernel(item)]
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    if collectives and kernels:
+        raise BadInput("collectives and kernels are two calibrations; choose with --where micro=collective, or a phase")
+    left_out = len(wanted) - len(collectives) - len(kernels)
+    if collectives:
+        network = _fit_network(collectives, request)
+        store.add_network(stored_form(network, created_at), runs)
+        return FitResult(store.location, None, network, runs, len(collectives), left_out)
+    if not kernels:
+        raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
+    calibration = _fit_device(kernels, request.name, created_at)
+    store.add_calibration(calibration, runs)
+    return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
+
+
+def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> LinkCalibration:
+    try:
+        from calibration.links import fit_links
+    except ModuleNotFoundError as error:
+        raise MissingDependency(str(error.name), "measure") from None
+    return fit_links(link_rows(collectives, request.job_keys), request.name, fabric_of(collectives[0]))
+
+
+def _fit_device(kernels: Sequence[Measurement], name: str, created_at: str) -> Calibration:
+    try:
+        from calibration.calibrate import fit
+    except ModuleNotFoundError as error:
+        raise MissingDependency(str(error.name), "measure") from None
+    return fit(kernels, name, created_at=created_at)[0]
+
+
+def find_run(store: Store, source: str) -> str:
+    """The run of a text: its id, or the name or path of a file that was imported.
+
+    Raises:
+        BadInput: several imported files have that name. UnknownName: no run of that text.
+    """
+    runs = [run.id for run in store.runs()]
+    if source in runs:
+        return source
+    files = store.imported_files()
+    named = [file for file in files if file.name == Path(source).name]
+    if Path(source).is_file():
+        sha256 = content_sha256(source)
+        named = [file for file in files if file.sha256 == sha256]
+        if not named:
+            raise BadInput(f"{source} was not imported yet; run 'stepgauge import {source}' first")
+    if len(named) > 1:
+        raise BadInput(f"{len(named)} imported files are called {source}: {', '.join(file.run_id for file in named)}")
+    if not named:
+        raise UnknownName("run", source, [*(file.name for file in files), *runs[-10:]])
+    return named[0].run_id
+
+
+def chosen(measurements: Sequence[Measurement], where: Sequence[str]) -> list[Measurement]:
+    """The measurements that say everything that is asked.
+
+    Args:
+        measurements: of any kind.
+        where: `KEY=VALUE`; a key is device, micro, phase, execution, flag, or one of an identity or a case.
+
+    Raises:
+        BadInput: none does; the text says which values there are.
+    """
+    found = list(measurements)
+    for text in where:
+        key, _, value = text.partition("=")
+        kept = [item for item in found if value in _said(item, key)]
+        if not kept:
+            known = sorted({said for item in found for said in _said(item, key)})
+            there = f"there are {', '.join(known[:20])}" if known else f"none of them says anything of '{key}'"
+            raise BadInput(f"no measurement has {key}={value}; {there}")
+        found = kept
+    return found
+
+
+_FIELDS: dict[str, Callable[[Measurement], tuple[str, ...]]] = {
+    "device": lambda item: (item.device,),
+    "micro": lambda item: (item.micro,),
+    "phase": lambda item: (item.phase,),
+    "execution": lambda item: (item.execution,),
+    "flag": lambda item: item.flags,
+}
+
+
+def _said(measurement: Measurement, key: str) -> tuple[str, ...]:
+    if key in _FIELDS:
+        return _FIELDS[key](measurement)
+    for values in (measurement.environment.identity, measurement.case):
+        if key in values:
+            return (str(values[key]),)
+    return ()
+
+
+def _is_kernel(measurement: Measurement) -> bool:
+    """Whether a measurement is of a layer's own kernels (not of an operation that no layer has)."""
+    if "layer" not in measurement.case:
+        return False
+    try:
+        return call_from_case(measurement.case, measurement.phase).layer.kind == measurement.micro
+    except (BadInput, ValueError):
+        return False
