@@ -12,7 +12,17 @@ from oracle.errors import StepgaugeError
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.networking import NETWORKS
-from service.options import CalibrationName, Db, Device, Json, MemoryFormat, Optimizer, Precision
+from service.options import (
+    CalibrationName,
+    Db,
+    Device,
+    Json,
+    MemoryFormat,
+    NetworkEnvironment,
+    NetworkName,
+    Optimizer,
+    Precision,
+)
 
 app = typer.Typer(
     name="stepgauge",
@@ -102,6 +112,8 @@ def predict(
     strategy: Annotated[str | None, typer.Option(help="serial or data. Default: data beyond one device.")] = None,
     cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="The network, tier by tier, in YAML.")] = None,
     link: Annotated[str | None, typer.Option(help="The network as latency,bandwidth: 9us,50GB/s.")] = None,
+    network: NetworkName = None,
+    environment: NetworkEnvironment = None,
     dataset_samples: Annotated[int | None, typer.Option(help="Samples per epoch. Default: the model's own.")] = None,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
@@ -125,6 +137,8 @@ def predict(
         batch_per_device=batch_per_device,
         cluster=cluster,
         link=link,
+        network=network,
+        environment=environment,
         dataset_samples=dataset_samples,
         execution=execution_of(precision, memory_format, optimizer),
     )

@@ -22,3 +22,9 @@ Device = Annotated[str, typer.Option("--device", help="Kind of device: cpu, cuda
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormat = Annotated[str, typer.Option("--memory-format", help="channels_first or channels_last.")]
 Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, adam or adamw.")]
+NetworkName = Annotated[
+    str | None, typer.Option("--network", metavar="NAME", help="A stored network; its curves price the transfers.")
+]
+NetworkEnvironment = Annotated[
+    str | None, typer.Option("--environment", metavar="TEXT", help="Which environment of the network, or a part of it.")
+]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from calibration.link_pricing import LinkTimer as MeasuredLinks
 from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.constants import Calibration
@@ -16,8 +17,10 @@ from oracle.loading import load_model
 from oracle.machine import Cluster, load_cluster, parse_link
 from oracle.model import ModelGraph
 from oracle.plan import Job
+from oracle.pricing import TransferTimer
 from oracle.project import Projection, project
 from oracle.strategies import strategy
+from service.network_pricing import NetworkChoice, flat_cluster, network_timer
 from service.requests import PredictRequest
 
 STALE_DAYS = 90
@@ -52,17 +55,27 @@ def predict(store: Store, request: PredictRequest) -> PredictResult:
     """
     calibration = find_calibration(store, request.calibration)
     timer = CalibratedTimer(calibration, request.execution)
-    cluster = _cluster(request, calibration.device)
+    measured = _network(store, request)
+    cluster = _cluster(request, calibration.device, measured)
+    timers = timer, measured or LinkTimer(cluster)
     projections = tuple(
-        _project(request, name, devices, cluster, timer) for name in request.models for devices in request.devices
+        _project(request, name, devices, cluster, timers) for name in request.models for devices in request.devices
     )
     notes = validity_notes(calibration)
+    if measured is not None:
+        notes += (f"transfers are priced by the network '{request.network}' of {measured.calibration.fabric}",)
     if cluster.device != calibration.device:
         notes += (f"the cluster has {cluster.device}, but the calibration is of {calibration.device}",)
     return PredictResult(calibration, projections, notes)
 
 
-def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster, timer: CalibratedTimer) -> Projection:
+def _project(
+    request: PredictRequest,
+    model: str,
+    devices: int,
+    cluster: Cluster,
+    timers: tuple[CalibratedTimer, TransferTimer],
+) -> Projection:
     chosen = strategy(request.strategy or ("serial" if devices == 1 else "data"))
     job = Job(
         model=load_model(model),
@@ -72,14 +85,24 @@ def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster
         execution=request.execution,
         dataset_samples=request.dataset_samples,
     )
-    return project(job, chosen, timer, LinkTimer(cluster))
+    return project(job, chosen, *timers)
 
 
-def _cluster(request: PredictRequest, device: str) -> Cluster:
+def _network(store: Store, request: PredictRequest) -> MeasuredLinks | None:
+    """The curves of the network that a request names, or None."""
+    if request.network is None:
+        return None
+    dtype = {"tf32": "fp32"}.get(request.execution.precision, request.execution.precision)
+    return network_timer(store, NetworkChoice(request.network, request.environment, dtype))
+
+
+def _cluster(request: PredictRequest, device: str, measured: MeasuredLinks | None) -> Cluster:
     if request.cluster is not None:
         return load_cluster(request.cluster)
     if request.link is not None:
         return Cluster.of_link(device, parse_link(request.link), max(request.devices))
+    if measured is not None:
+        return flat_cluster(measured, device, max(request.devices))
     return Cluster("one device", device)
 
 

@@ -54,6 +54,8 @@ class PredictRequest:
         devices: device counts to predict, one after the other.
         batch: the global batch, or batch_per_device: the samples on each device. Exactly one of the two.
         cluster: a YAML file, or link: `latency,bandwidth` such as `9us,50GB/s`.
+        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
+        environment: which of the network's environments.
         dataset_samples: samples per epoch; None takes the model's own.
     """
 
@@ -65,6 +67,8 @@ class PredictRequest:
     batch_per_device: int | None = None
     cluster: Path | None = None
     link: str | None = None
+    network: str | None = None
+    environment: str | None = None
     dataset_samples: int | None = None
     execution: Execution = field(default_factory=Execution)
 
@@ -81,12 +85,18 @@ class PredictRequest:
         for devices in self.devices:
             if devices < 1:
                 raise OutOfRange(f"--devices must be at least 1, not {devices}")
-        if self.cluster is not None and self.link is not None:
-            raise BadInput("give either --cluster or --link, not both")
-        if self.cluster is None and self.link is None and max(self.devices) > 1:
+        self._check_network()
+
+    def _check_network(self) -> None:
+        if self.link is not None and (self.cluster is not None or self.network is not None):
+            other = "--cluster" if self.cluster is not None else "--network"
+            raise BadInput(f"give either {other} or --link, not both")
+        if self.environment is not None and self.network is None:
+            raise BadInput("--environment chooses among those of a --network")
+        if self.cluster is None and self.link is None and self.network is None and max(self.devices) > 1:
             raise BadInput(
-                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, or --link LATENCY,BANDWIDTH "
-                "(such as 9us,50GB/s)"
+                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, --network NAME (a stored one), or "
+                "--link LATENCY,BANDWIDTH (such as 9us,50GB/s)"
             )
 
     def global_batch(self, devices: int) -> int:

@@ -175,3 +175,31 @@ def test_imported_kernels_become_a_calibration_of_their_device(stepgauge: Stepga
     values = json.loads(ran.out)
     assert (values["kind"], values["device"], values["left_out"]) == ("device", "V100", 1)
     assert "linear" in stepgauge("show", "v100", "--db", db).out
+
+
+def test_plans_are_priced_by_a_network(stepgauge: Stepgauge, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("\n".join([HEAD, *rows("a"), *rows("b", stretch=3.0)]) + "\n")
+    stepgauge("import", tmp_path / "one.csv", "--db", store)
+    stepgauge("fit", "--from", "one.csv", "--name", "lab", "--db", store)
+    predict = ("predict", "resnet50", "--batch-per-device", 8, "--devices", "1,8", "--network", "lab", "--db", store)
+    assert "holds 2 environments; choose one: tag=a, tag=b" in stepgauge(*predict).err
+    serial, data = json.loads(stepgauge(*predict, "--environment", "=a", "--json").out)["projections"]
+    # An all_reduce of the gradients of 25,557,032 float32 parameters over the eight devices that were measured.
+    exchange_s = ALPHA_S + S_PER_BYTE * 4 * 25_557_032
+    assert data["step_s"]["middle"] == pytest.approx(serial["step_s"]["middle"] + exchange_s, rel=0.01)
+    assert data["gradient_exchange_s"]["middle"] == pytest.approx(exchange_s, rel=0.05)
+    assert "assumed" not in data["methods"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--network", "nobody"), "unknown network 'nobody'"),
+        (("--network", "nobody", "--link", "9us,1GB/s"), "either --network or --link"),
+        (("--environment", "a"), "--environment chooses among those of a --network"),
+    ],
+)
+def test_predict_refuses_a_network(stepgauge: Stepgauge, store: Path, arguments: tuple[object, ...], text: str) -> None:
+    ran = stepgauge("predict", "resnet50", "--batch", 8, *arguments, "--db", store)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert text in ran.err
