@@ -109,9 +109,23 @@ class LinkTimer:
             seconds = messages * np.exp(answer.log_s)
             middle[members] = np.where(sizes > 0, seconds, 0.0)
             draws[members] = middle[members][:, None] * np.exp(self._scatter(place, sizes, answer))
-            for index, method in zip(members, _methods(answer), strict=True):
+            for index, method in zip(members, methods_of(answer), strict=True):
                 methods[index] = method
         return Prices(middle, draws, tuple(methods))
+
+    def at(self, collective: str, ranks: int, nodes: int, sizes_bytes: Floats) -> Answer:
+        """What is known of a collective on so many nodes, which need not be full ones; 0 for unknown nodes.
+
+        Raises:
+            NotCalibrated: nothing is known of this collective at this place.
+        """
+        known = nodes > 0 and ranks % nodes == 0
+        layout = _INSIDE if nodes == 1 else ranks // nodes if known else _UNKNOWN
+        series = self._series.get((collective, layout))
+        if series is not None:
+            return series.read(ranks, sizes_bytes)
+        inside = nodes == 1 or (nodes == 0 and ranks <= self.ranks_per_node)
+        return self._answer(_Place(collective, ranks, 0 if inside else 1, 1), sizes_bytes)
 
     def _answer(self, place: _Place, sizes: Floats) -> Answer:
         sizes = np.maximum(sizes, 1.0)
@@ -233,7 +247,8 @@ def _widened(answer: Answer, half: float) -> Answer:
     )
 
 
-def _methods(answer: Answer) -> Iterable[Method]:
+def methods_of(answer: Answer) -> Iterable[Method]:
+    """How each price of an answer is known."""
     for measured, outside in zip(answer.measured, answer.extrapolated, strict=True):
         if outside:
             yield Method.EXTRAPOLATED

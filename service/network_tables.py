@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from service.catalogue import ShownNetwork
     from service.fitting import FitResult
     from service.importing import ImportedOne, ImportResult
+    from service.row_pricing import PriceResult
 
 
 def print_imported(result: ImportResult) -> None:
@@ -148,5 +149,26 @@ def _bar(share: float) -> str:
     return "#" * max(0, round(30 + 10 * math.log10(max(share, 1e-9))))
 
 
-PRINTERS: dict[str, Callable[[Any], None]] = {"import": print_imported, "fit": print_fitted}
+def print_priced(result: PriceResult) -> None:
+    """How many rows have a price and how, and the scores of those that carry a time."""
+    out = console()
+    if result.scores:
+        rows = table("", "group", ">rows", ">MAPE", ">median", ">P90", ">in 80 % interval", ">half-width")
+        for score in result.scores:
+            shares = (score.mape, score.median, score.p90, score.coverage, score.half_width)
+            rows.add_row(escape(score.group), str(score.rows), *(f"{share:.1%}" for share in shares))
+        out.print(rows)
+    methods = ", ".join(f"{count} {method}" for method, count in result.methods.items())
+    written = f"; written to {result.out}" if result.out else ""
+    text = f"{result.priced} of {result.rows} rows priced by '{result.name}' ({methods}){written}"
+    out.print(escape(text), highlight=False)
+    reasons = list(result.unpriced.items())
+    print_notes(out, [f"{count} rows have no price: {reason}" for reason, count in reasons[:_MOST_REASONS]])
+    if len(reasons) > _MOST_REASONS:
+        print_notes(out, [f"and {len(reasons) - _MOST_REASONS} further reasons (all with --json)"])
+
+
+_MOST_REASONS = 10
+
+PRINTERS: dict[str, Callable[[Any], None]] = {"import": print_imported, "fit": print_fitted, "price": print_priced}
 """The printer of each command's result."""

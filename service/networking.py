@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.console import open_store, show
-from service.options import Db, Json
+from service.options import CalibrationName, Db, Json, NetworkEnvironment, NetworkName
 
 
 def import_(
@@ -68,5 +68,36 @@ def fit(
     show("fit", result, json)
 
 
-NETWORKS: dict[str, Callable[..., None]] = {"import": import_, "fit": fit}
+def price(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Rows of collectives or kernels; see the README.")],
+    calibration: CalibrationName = None,
+    network: NetworkName = None,
+    environment: NetworkEnvironment = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the rows with predicted_s, lo_s, hi_s, method.")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows that say so; repeatable.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN,...", help="Groups of the scores. Default: collective, or op.")
+    ] = None,
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Price every row of a table, and score rows with a time.
+
+    Collectives (collective, bytes, nranks, nnodes, dtype) need a --network, kernels (op, phase, dtype and a shape) a
+    --calibration.
+    """
+    from service.row_pricing import PriceRequest, price_table
+
+    groups = () if by is None else tuple(by.split(","))
+    request = PriceRequest(file, calibration, network, environment, out, tuple(where or ()), groups)
+    with open_store(db) as store:
+        result = price_table(store, request)
+    show("price", result, json)
+
+
+NETWORKS: dict[str, Callable[..., None]] = {"import": import_, "fit": fit, "price": price}
 """Name -> command."""

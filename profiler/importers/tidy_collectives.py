@@ -14,7 +14,8 @@ from profiler.importers.source import Source
 from profiler.importers.tidy import Cells, head_columns, rows, time_column
 from profiler.measurement import Environment
 
-_IDENTITY = ("source", "interconnect", "tag", "library", "software")
+IDENTITY = ("source", "interconnect", "tag", "library", "software")
+"""Columns that say where a row is from."""
 FASTEST_S = 5e-7
 REMEMBERED = 10_000
 
@@ -26,7 +27,7 @@ def _read(source: Source, log: Log) -> Iterator[Item]:
         if setting is None:
             log.drop(row.line, row.text, why)
             continue
-        about = tuple((name, row.values[name]) for name in _IDENTITY if name in row.values)
+        about = tuple((name, row.values[name]) for name in IDENTITY if name in row.values)
         if len(environments) > REMEMBERED:
             environments.clear()
         environment = environments.setdefault(about, Environment(dict(about), {}))
