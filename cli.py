@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from oracle.errors import StepgaugeError
+from oracle.errors import MissingDependency, StepgaugeError
 
 if TYPE_CHECKING:
     from db.store import Store
@@ -27,6 +27,9 @@ app = typer.Typer(
     help="Measure your devices once, then predict how long a training step will take.",
 )
 
+MEASURING = ("torch", "sklearn", "scipy")
+"""Libraries of the extra [measure]: predicting works without them."""
+
 Db = Annotated[
     str | None,
     typer.Option(
@@ -40,9 +43,30 @@ CalibrationName = Annotated[
     str | None, typer.Option("--calibration", metavar="NAME", help="A stored calibration. Default: the newest.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Kind of device: cpu, cuda, or simulated (a made-up one).")]
+RealDevice = Annotated[str, typer.Option("--device", help="Kind of device: cpu or cuda.")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormat = Annotated[str, typer.Option("--memory-format", help="channels_first or channels_last.")]
 Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, adam or adamw.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"stepgauge {version('stepgauge')}")
+        except PackageNotFoundError:
+            typer.echo("stepgauge, not installed (run from a source folder)")
+        raise typer.Exit
+
+
+@app.callback()
+def stepgauge(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Measure your devices once, then predict how long a training step will take."""
 
 
 @app.command()
@@ -63,7 +87,7 @@ def calibrate(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long to measure, such as 90s or 10min.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 4 minutes instead of 15.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")] = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -113,7 +137,12 @@ def show(
 
 @app.command()
 def predict(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="A zoo name, a graph .json or a .net file.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."
+        ),
+    ],
     calibration: CalibrationName = None,
     batch: Annotated[int | None, typer.Option(help="Samples of one step over all devices.")] = None,
     batch_per_device: Annotated[int | None, typer.Option(help="Samples of one step on each device.")] = None,
@@ -156,7 +185,7 @@ def predict(
 def validate(
     models: Annotated[list[str], typer.Argument(metavar="MODEL:BATCH...", help="Such as resnet50:8 alexnet:32.")],
     calibration: CalibrationName = None,
-    device: Device = "cpu",
+    device: RealDevice = "cpu",
     budget: Annotated[str, typer.Option(metavar="TIME", help="How long to measure each model.")] = "20s",
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
@@ -254,19 +283,37 @@ def _open(db: str | None) -> Iterator[Store]:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A progress bar on standard error, silent where that is no terminal."""
+    """A progress bar on standard error, or a line now and then where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _line_now_and_then()
+        return
     columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done: int, total: int, text: str) -> None:
             bar.update(task, completed=done, total=total, description=text)
 
         yield advance
+
+
+def _line_now_and_then(every_s: float = 30.0) -> Progress:
+    """Progress for files and CI logs: a line every half minute."""
+    from time import monotonic
+
+    last_s = monotonic()
+
+    def advance(done: int, total: int, text: str) -> None:
+        nonlocal last_s
+        if monotonic() - last_s >= every_s:
+            last_s = monotonic()
+            sys.stderr.write(f"{done} of {total}: {text}\n")
+
+    return advance
 
 
 def _print(command: str, result: Any, json: bool) -> None:
@@ -285,14 +332,22 @@ def main() -> None:
     """Run the command line; an error that stepgauge raises on purpose is one line and exit code 2."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        if error.name not in MEASURING:
+            raise
+        _refuse(MissingDependency(error.name, "measure"))
     except StepgaugeError as error:
-        # A name or a file may hold line breaks; the error stays one line.
-        line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
-        sys.stderr.write(f"error: {line}\n")
-        sys.exit(2)
+        _refuse(error)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; what was measured is kept\n")
         sys.exit(130)
+
+
+def _refuse(error: StepgaugeError) -> NoReturn:
+    """End with the error on one line; a name or a file that it quotes may hold line breaks."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    sys.stderr.write(f"error: {line}\n")
+    sys.exit(2)
 
 
 if __name__ == "__main__":

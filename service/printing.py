@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -26,11 +26,10 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
 _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
-def _console() -> Console:
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 140)
-    return console
+def _show(console: Console, table: Table) -> None:
+    """Print a table as wide as it is: a terminal that is narrower wraps its lines, and no column is cut."""
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(needed, console.width)).print(table)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -44,7 +43,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _notes(console: Console, notes: Iterable[str]) -> None:
     for note in notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False, soft_wrap=True)
 
 
 def _interval(estimate: Estimate) -> str:
@@ -58,25 +57,26 @@ def print_report(report: Report) -> None:
     for finding in report.findings:
         remedy = f" [dim]({escape(finding.remedy)})[/]" if finding.remedy else ""
         table.add_row(_LEVELS[finding.level], escape(finding.subject), escape(finding.text) + remedy)
-    _console().print(table)
+    _show(Console(), table)
 
 
 def print_calibrated(result: CalibrateResult) -> None:
     """What was measured and fitted, and where it is."""
-    console = _console()
+    console = Console()
     _print_constants(console, result.calibration)
-    unmeasured = f", {len(result.run.unmeasured)} cases not measured" if result.run.unmeasured else ""
     console.print(
-        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{unmeasured}; "
+        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
     )
-    _notes(console, result.calibration.notes)
+    cases, missed = result.run.measured + len(result.run.unmeasured), len(result.run.unmeasured)
+    late = f"{missed} of {cases} cases were not measured: a longer --budget, or a quieter machine"
+    _notes(console, [*([late] if missed else []), *result.calibration.notes])
 
 
 def print_catalogue(catalogue: Catalogue) -> None:
     """The calibrations of a store, one a line."""
-    console = _console()
+    console = Console()
     if not catalogue.calibrations:
         console.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
         return
@@ -85,12 +85,12 @@ def print_catalogue(catalogue: Catalogue) -> None:
         error = "" if item.median_held_out_error is None else f"{item.median_held_out_error:.1%}"
         counts = (str(item.constants), str(item.shapes))
         table.add_row(escape(item.name), escape(item.device), item.created_at, *counts, error)
-    console.print(table)
+    _show(console, table)
 
 
 def print_calibration(shown: ShownCalibration) -> None:
     """One calibration: provenance, constants, notes."""
-    console = _console()
+    console = Console()
     calibration = shown.calibration
     console.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
     _print_constants(console, calibration)
@@ -111,7 +111,7 @@ def _print_constants(console: Console, calibration: Calibration) -> None:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
         table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
-    console.print(table)
+    _show(console, table)
     console.print(
         f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
         "a dash: the measurements do not identify it[/]",
@@ -144,28 +144,40 @@ def _constant(fit: KernelFit, quantity: str) -> str:
 
 def print_predicted(result: PredictResult) -> None:
     """Steps, epochs, memory, and how they are known."""
-    console = _console()
+    console = Console()
     columns = ("model", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">epoch")
     table = _table("", *columns, ">communication", ">memory", "known by")
-    refused = []
     for projection in result.projections:
-        if projection.step is None:
-            refused.append(projection.reason)
-            continue
-        table.add_row(*_prediction_cells(projection))
-        if projection.reason:
-            refused.append(projection.reason)
+        if projection.step is not None:
+            table.add_row(*_prediction_cells(projection))
     if table.row_count:
-        console.print(table)
-    for reason in refused:
-        console.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False)
+        _show(console, table)
+    for projection in result.projections:
+        if projection.reason:
+            reason = f"{_where(projection)}: {projection.reason}"
+            console.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False, soft_wrap=True)
     console.print(
         f"[dim]calibration '{escape(result.calibration.name)}' of {escape(result.calibration.device)}, "
         f"{result.calibration.created_at}[/]",
         highlight=False,
+        soft_wrap=True,
     )
-    own = dict.fromkeys(note for projection in result.projections for note in projection.notes)
-    _notes(console, [*own, *result.notes])
+    _notes(console, [*_own_notes(result.projections), *result.notes])
+
+
+def _where(projection: Projection) -> str:
+    devices = projection.job.devices
+    return f"{projection.job.model.name} on {devices} device{'s' if devices > 1 else ''}"
+
+
+def _own_notes(projections: Sequence[Projection]) -> Iterator[str]:
+    """The notes of projections, each once, with those that it belongs to unless it belongs to all."""
+    places: dict[str, list[str]] = {}
+    for projection in projections:
+        for note in projection.notes:
+            places.setdefault(note, []).append(_where(projection))
+    for note, named in places.items():
+        yield note if len(named) == len(projections) else f"{', '.join(named)}: {note}"
 
 
 def _prediction_cells(projection: Projection) -> list[str]:
@@ -184,7 +196,7 @@ def _prediction_cells(projection: Projection) -> list[str]:
         f"{rate.middle:.4g}",
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
-        "-" if memory is None else format_bytes(memory.total_bytes),
+        "-" if memory is None else format_bytes(memory.total_bytes) + (" (too much)" if memory.fits is False else ""),
         _known_by(projection),
     ]
 
@@ -197,7 +209,7 @@ def _known_by(projection: Projection) -> str:
 
 def print_validated(result: ValidateResult) -> None:
     """Predicted steps beside measured ones."""
-    console = _console()
+    console = Console()
     columns = ("model", ">batch", ">predicted step", ">80 % interval", ">measured step", ">difference", "inside")
     table = _table("", *columns, "known by")
     for step in result.steps:
@@ -212,13 +224,13 @@ def print_validated(result: ValidateResult) -> None:
             "yes" if step.inside else "no",
             _known_by(projection),
         )
-    console.print(table)
+    _show(console, table)
     _notes(console, result.notes)
 
 
 def print_compared(result: CompareResult) -> None:
     """Constants with their ratio, then predicted steps."""
-    console = _console()
+    console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
     table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
     for item in result.ratios:
@@ -232,7 +244,7 @@ def print_compared(result: CompareResult) -> None:
             f"{item.lo:.2f} - {item.hi:.2f}",
             "differs" if item.differs else "",
         )
-    console.print(table)
+    _show(console, table)
     if result.steps:
         steps = _table("", "model", ">batch", f">{first}", f">{second}", ">speed-up", ">80 % interval", "")
         for step in result.steps:
@@ -246,7 +258,7 @@ def print_compared(result: CompareResult) -> None:
                 f"{lo:.2f} - {hi:.2f}",
                 "a tie" if step.tied else "",
             )
-        console.print(steps)
+        _show(console, steps)
     for name, only in ((first, result.only_first), (second, result.only_second)):
         if only:
             console.print(f"only in {name}: {', '.join(only)}", highlight=False)
