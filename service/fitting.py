@@ -12,7 +12,7 @@ from calibration.link_sources import fabric_of, link_rows
 from calibration.link_values import LinkCalibration
 from db.store import Store
 from oracle.constants import Calibration
-from oracle.errors import BadInput, MissingDependency, UnknownName
+from oracle.errors import BadInput, UnknownName
 from profiler.case import call_from_case
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
@@ -94,7 +94,7 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
 
     Raises:
         BadInput: the name is taken, nothing is left to fit, or what is left may not be fitted together.
-        UnknownName: no such run or imported file. MissingDependency: SciPy or scikit-learn is not installed.
+        UnknownName: no such run or imported file.
     """
     if store.has_calibration(request.name):
         raise BadInput(f"there is a calibration '{request.name}' already; choose another --name")
@@ -118,18 +118,14 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
 
 
 def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> LinkCalibration:
-    try:
-        from calibration.links import fit_links
-    except ModuleNotFoundError as error:
-        raise MissingDependency(str(error.name), "measure") from None
+    from calibration.links import fit_links
+
     return fit_links(link_rows(collectives, request.job_keys), request.name, fabric_of(collectives[0]))
 
 
 def _fit_device(kernels: Sequence[Measurement], name: str, created_at: str) -> Calibration:
-    try:
-        from calibration.calibrate import fit
-    except ModuleNotFoundError as error:
-        raise MissingDependency(str(error.name), "measure") from None
+    from calibration.calibrate import fit
+
     return fit(kernels, name, created_at=created_at)[0]
 
 

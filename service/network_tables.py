@@ -13,7 +13,7 @@ from rich.markup import escape
 from calibration.link_curves import read
 from calibration.link_sources import bus_factor
 from oracle.units import format_rate, format_seconds
-from service.tables import console, print_notes, table
+from service.tables import print_notes, show_table, table
 
 if TYPE_CHECKING:
     from calibration.link_values import LinkCalibration, LinkCurve
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 def print_imported(result: ImportResult) -> None:
     """One line for each file, then what of it was dropped and has to be known."""
-    out = console()
+    out = Console()
     rows = table("", "file", "format", ">rows taken", ">dropped", "ranks", "verdict", "run")
     for file in result.files:
         rows.add_row(*_file_cells(file))
-    out.print(rows)
+    show_table(out, rows)
     for file in result.files:
         _print_dropped(out, file, result.verbose)
 
@@ -53,17 +53,21 @@ def _print_dropped(out: Console, file: ImportedOne, verbose: bool) -> None:
         return
     if verbose:
         for item in report.dropped:
-            out.print(f"{escape(file.file)}:{item.line}: {escape(item.reason)}: {escape(item.text)}", highlight=False)
+            out.print(
+                f"{escape(file.file)}:{item.line}: {escape(item.reason)}: {escape(item.text)}",
+                highlight=False,
+                soft_wrap=True,
+            )
     else:
         for reason, count, line in grouped(report.dropped):
             text = f"{file.file}: dropped {count} x {reason} (first in line {line})"
-            out.print(escape(text), highlight=False)
+            out.print(escape(text), highlight=False, soft_wrap=True)
     print_notes(out, [f"{file.file}: {warning}" for warning in report.warnings])
 
 
 def print_fitted(result: FitResult) -> None:
     """What was fitted, how well, and from what."""
-    out = console()
+    out = Console()
     if result.network is not None:
         _print_curves(out, result.network)
         what = f"{len(result.network.curves)} curves of {result.network.fabric}"
@@ -76,15 +80,19 @@ def print_fitted(result: FitResult) -> None:
     text = (
         f"fitted {what} from {result.measurements} measurements of {', '.join(result.runs)}{left}; stored as '{name}'"
     )
-    out.print(escape(text), highlight=False)
+    out.print(escape(text), highlight=False, soft_wrap=True)
     print_notes(out, result.notes)
 
 
 def print_network(shown: ShownNetwork) -> None:
     """One network: its curves, its laws in ranks, its notes; every measured size where that is asked."""
-    out = console()
+    out = Console()
     known = shown.calibration
-    out.print(f"[bold]{escape(known.name)}[/]: {escape(known.fabric)}, {shown.network.created_at}", highlight=False)
+    out.print(
+        f"[bold]{escape(known.name)}[/]: {escape(known.fabric)}, {shown.network.created_at}",
+        highlight=False,
+        soft_wrap=True,
+    )
     if shown.collectives:
         for curve in known.curves:
             _print_sizes(out, curve)
@@ -94,7 +102,7 @@ def print_network(shown: ShownNetwork) -> None:
         names = ", ".join(branch.name for branch in law.branches)
         where = f"{law.collective} between nodes, {law.ranks_per_node} per node, {law.dtype} {law.environment}".strip()
         scales = ", ".join(map(str, law.ranks))
-        out.print(escape(f"{where}: a law in ranks ({names}) from {scales} ranks"), highlight=False)
+        out.print(escape(f"{where}: a law in ranks ({names}) from {scales} ranks"), highlight=False, soft_wrap=True)
     print_notes(out, known.notes)
 
 
@@ -115,8 +123,10 @@ def _print_curves(out: Console, known: LinkCalibration) -> None:
             "" if curve.held_out_error is None else f"{curve.held_out_error:.1%}",
             escape(", ".join(text for text in (key.environment, key.job) if text)),
         )
-    out.print(rows)
-    out.print("[dim]alpha and bytes/s of the whole buffer: the explanation, not the price[/]", highlight=False)
+    show_table(out, rows)
+    out.print(
+        "[dim]alpha and bytes/s of the whole buffer: the explanation, not the price[/]", highlight=False, soft_wrap=True
+    )
 
 
 def _print_sizes(out: Console, curve: LinkCurve) -> None:
@@ -137,7 +147,7 @@ def _print_sizes(out: Console, curve: LinkCurve) -> None:
             format_rate(factor * float(size / curve.alpha_beta.seconds(float(size))), "B/s"),
             _bar(float(rate / busbw.max())),
         )
-    out.print(rows)
+    show_table(out, rows)
 
 
 def _bar(share: float) -> str:
@@ -151,17 +161,17 @@ def _bar(share: float) -> str:
 
 def print_priced(result: PriceResult) -> None:
     """How many rows have a price and how, and the scores of those that carry a time."""
-    out = console()
+    out = Console()
     if result.scores:
         rows = table("", "group", ">rows", ">MAPE", ">median", ">P90", ">in 80 % interval", ">half-width")
         for score in result.scores:
             shares = (score.mape, score.median, score.p90, score.coverage, score.half_width)
             rows.add_row(escape(score.group), str(score.rows), *(f"{share:.1%}" for share in shares))
-        out.print(rows)
+        show_table(out, rows)
     methods = ", ".join(f"{count} {method}" for method, count in result.methods.items())
     written = f"; written to {result.out}" if result.out else ""
     text = f"{result.priced} of {result.rows} rows priced by '{result.name}' ({methods}){written}"
-    out.print(escape(text), highlight=False)
+    out.print(escape(text), highlight=False, soft_wrap=True)
     reasons = list(result.unpriced.items())
     print_notes(out, [f"{count} rows have no price: {reason}" for reason, count in reasons[:_MOST_REASONS]])
     if len(reasons) > _MOST_REASONS:

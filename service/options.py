@@ -19,6 +19,7 @@ CalibrationName = Annotated[
     str | None, typer.Option("--calibration", metavar="NAME", help="A stored calibration. Default: the newest.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Kind of device: cpu, cuda, or simulated (a made-up one).")]
+RealDevice = Annotated[str, typer.Option("--device", help="Kind of device: cpu or cuda.")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormat = Annotated[str, typer.Option("--memory-format", help="channels_first or channels_last.")]
 Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, adam or adamw.")]

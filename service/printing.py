@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 from service import network_tables
+from service.tables import interval as _interval
+from service.tables import print_notes as _notes
+from service.tables import show_table as _show
+from service.tables import table as _table
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
     from oracle.constants import Calibration, KernelFit
-    from oracle.estimate import Estimate
     from oracle.project import Projection
     from service.calibrating import CalibrateResult
     from service.catalogue import Catalogue, ShownCalibration, ShownNetwork
@@ -27,57 +29,32 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
 _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
-def _console() -> Console:
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 140)
-    return console
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A table whose columns are right-aligned where the name starts with `>`."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)
-    return table
-
-
-def _notes(console: Console, notes: Iterable[str]) -> None:
-    for note in notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
-
-
-def _interval(estimate: Estimate) -> str:
-    lo, hi = estimate.interval()
-    return f"{format_seconds(lo)} - {format_seconds(hi)}"
-
-
 def print_report(report: Report) -> None:
     """What of this machine is good, doubtful and bad."""
     table = _table("", "", "subject", "finding")
     for finding in report.findings:
         remedy = f" [dim]({escape(finding.remedy)})[/]" if finding.remedy else ""
         table.add_row(_LEVELS[finding.level], escape(finding.subject), escape(finding.text) + remedy)
-    _console().print(table)
+    _show(Console(), table)
 
 
 def print_calibrated(result: CalibrateResult) -> None:
     """What was measured and fitted, and where it is."""
-    console = _console()
+    console = Console()
     _print_constants(console, result.calibration)
-    unmeasured = f", {len(result.run.unmeasured)} cases not measured" if result.run.unmeasured else ""
     console.print(
-        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{unmeasured}; "
+        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
     )
-    _notes(console, result.calibration.notes)
+    cases, missed = result.run.measured + len(result.run.unmeasured), len(result.run.unmeasured)
+    late = f"{missed} of {cases} cases were not measured: a longer --budget, or a quieter machine"
+    _notes(console, [*([late] if missed else []), *result.calibration.notes])
 
 
 def print_catalogue(catalogue: Catalogue) -> None:
     """The calibrations of a store, one a line."""
-    console = _console()
+    console = Console()
     if not catalogue.calibrations and not catalogue.networks:
         console.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
         return
@@ -89,7 +66,7 @@ def print_catalogue(catalogue: Catalogue) -> None:
     for network in catalogue.networks:
         cells = (escape(network.name), f"network: {escape(network.fabric)}", network.created_at)
         table.add_row(*cells, str(network.constants), "", "")
-    console.print(table)
+    _show(console, table)
 
 
 def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
@@ -104,7 +81,7 @@ def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
 
 def print_calibration(shown: ShownCalibration) -> None:
     """One calibration: provenance, constants, notes."""
-    console = _console()
+    console = Console()
     calibration = shown.calibration
     console.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
     _print_constants(console, calibration)
@@ -125,7 +102,7 @@ def _print_constants(console: Console, calibration: Calibration) -> None:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
         table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
-    console.print(table)
+    _show(console, table)
     console.print(
         f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
         "a dash: the measurements do not identify it[/]",
@@ -158,28 +135,40 @@ def _constant(fit: KernelFit, quantity: str) -> str:
 
 def print_predicted(result: PredictResult) -> None:
     """Steps, epochs, memory, and how they are known."""
-    console = _console()
+    console = Console()
     columns = ("model", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">epoch")
     table = _table("", *columns, ">communication", ">memory", "known by")
-    refused = []
     for projection in result.projections:
-        if projection.step is None:
-            refused.append(projection.reason)
-            continue
-        table.add_row(*_prediction_cells(projection))
-        if projection.reason:
-            refused.append(projection.reason)
+        if projection.step is not None:
+            table.add_row(*_prediction_cells(projection))
     if table.row_count:
-        console.print(table)
-    for reason in refused:
-        console.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False)
+        _show(console, table)
+    for projection in result.projections:
+        if projection.reason:
+            reason = f"{_where(projection)}: {projection.reason}"
+            console.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False, soft_wrap=True)
     console.print(
         f"[dim]calibration '{escape(result.calibration.name)}' of {escape(result.calibration.device)}, "
         f"{result.calibration.created_at}[/]",
         highlight=False,
+        soft_wrap=True,
     )
-    own = dict.fromkeys(note for projection in result.projections for note in projection.notes)
-    _notes(console, [*own, *result.notes])
+    _notes(console, [*_own_notes(result.projections), *result.notes])
+
+
+def _where(projection: Projection) -> str:
+    devices = projection.job.devices
+    return f"{projection.job.model.name} on {devices} device{'s' if devices > 1 else ''}"
+
+
+def _own_notes(projections: Sequence[Projection]) -> Iterator[str]:
+    """The notes of projections, each once, with those that it belongs to unless it belongs to all."""
+    places: dict[str, list[str]] = {}
+    for projection in projections:
+        for note in projection.notes:
+            places.setdefault(note, []).append(_where(projection))
+    for note, named in places.items():
+        yield note if len(named) == len(projections) else f"{', '.join(named)}: {note}"
 
 
 def _prediction_cells(projection: Projection) -> list[str]:
@@ -198,7 +187,7 @@ def _prediction_cells(projection: Projection) -> list[str]:
         f"{rate.middle:.4g}",
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
-        "-" if memory is None else format_bytes(memory.total_bytes),
+        "-" if memory is None else format_bytes(memory.total_bytes) + (" (too much)" if memory.fits is False else ""),
         _known_by(projection),
     ]
 
@@ -211,7 +200,7 @@ def _known_by(projection: Projection) -> str:
 
 def print_validated(result: ValidateResult) -> None:
     """Predicted steps beside measured ones."""
-    console = _console()
+    console = Console()
     columns = ("model", ">batch", ">predicted step", ">80 % interval", ">measured step", ">difference", "inside")
     table = _table("", *columns, "known by")
     for step in result.steps:
@@ -226,13 +215,13 @@ def print_validated(result: ValidateResult) -> None:
             "yes" if step.inside else "no",
             _known_by(projection),
         )
-    console.print(table)
+    _show(console, table)
     _notes(console, result.notes)
 
 
 def print_compared(result: CompareResult) -> None:
     """Constants with their ratio, then predicted steps."""
-    console = _console()
+    console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
     table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
     for item in result.ratios:
@@ -246,7 +235,7 @@ def print_compared(result: CompareResult) -> None:
             f"{item.lo:.2f} - {item.hi:.2f}",
             "differs" if item.differs else "",
         )
-    console.print(table)
+    _show(console, table)
     if result.steps:
         steps = _table("", "model", ">batch", f">{first}", f">{second}", ">speed-up", ">80 % interval", "")
         for step in result.steps:
@@ -260,7 +249,7 @@ def print_compared(result: CompareResult) -> None:
                 f"{lo:.2f} - {hi:.2f}",
                 "a tie" if step.tied else "",
             )
-        console.print(steps)
+        _show(console, steps)
     for name, only in ((first, result.only_first), (second, result.only_second)):
         if only:
             console.print(f"only in {name}: {', '.join(only)}", highlight=False)
