@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -29,6 +32,11 @@ app = typer.Typer(
 
 MEASURING = ("torch", "sklearn", "scipy")
 """Libraries of the extra [measure]: predicting works without them."""
+
+LONGEST_ERROR = 1000
+
+USAGE = cast("type[typer.BadParameter]", next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"))
+"""The base of Typer's own errors, wherever the installed Typer keeps it."""
 
 Db = Annotated[
     str | None,
@@ -321,7 +329,7 @@ def _print(command: str, result: Any, json: bool) -> None:
     if json:
         from json import dumps
 
-        typer.echo(dumps({"format": f"stepgauge-{command}-1", **result.to_dict()}, indent=2))
+        typer.echo(dumps({"format": f"stepgauge-{command}-1", **result.to_dict()}, indent=2, allow_nan=False))
         return
     from service.printing import PRINTERS
 
@@ -329,23 +337,46 @@ def _print(command: str, result: Any, json: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line; an error that stepgauge raises on purpose is one line and exit code 2."""
+    """Run the command line; what stepgauge refuses is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
+    with suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end of time is an interruption
     try:
-        app()
+        code = app(standalone_mode=False) if len(sys.argv) > 1 else app(["--help"], standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:
+        _drop_output()
+        _refuse(StepgaugeError(f"{error.filename or 'the output'}: {error.strerror}"))
     except ModuleNotFoundError as error:
         if error.name not in MEASURING:
             raise
         _refuse(MissingDependency(error.name, "measure"))
     except StepgaugeError as error:
         _refuse(error)
-    except KeyboardInterrupt:
+    except USAGE as error:
+        _refuse(StepgaugeError(error.format_message()))
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted; what was measured is kept\n")
         sys.exit(130)
 
 
+def _drop_output() -> None:
+    """Keep the interpreter from flushing, at its end, to where nothing can be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _refuse(error: StepgaugeError) -> NoReturn:
     """End with the error on one line; a name or a file that it quotes may hold line breaks."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    text = str(error)
+    if len(text) > LONGEST_ERROR:
+        text = f"{text[:LONGEST_ERROR]}..."
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     sys.stderr.write(f"error: {line}\n")
     sys.exit(2)
 

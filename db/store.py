@@ -79,6 +79,7 @@ class Store:
         self._engine = opened.engine
         self.location = opened.where
         self._writable = opened.writable
+        self._file = opened.file
 
     @classmethod
     def open(cls, url_or_path: str, *, create: bool = True, timeout_s: float = 20.0) -> Self:
@@ -288,6 +289,8 @@ class Store:
             connection.begin(),
         ):
             yield connection
+        if self._file is not None and not self._file.exists():
+            raise StoreError(f"{self.location} was deleted while it was open; what was stored in it is lost")
 
 
 def _remember_environment(connection: Connection, environment: Environment) -> str:

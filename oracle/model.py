@@ -12,6 +12,7 @@ from functools import cached_property
 from oracle.errors import BadInput, OutOfRange
 from oracle.layer import Layer, Shape
 from oracle.layers import checked, layer_from_dict
+from oracle.plain_json import without_doubled_keys
 
 INPUT = "input"
 """The name that stands for the sample among the inputs of a node."""
@@ -105,7 +106,7 @@ class ModelGraph:
             BadInput: no JSON, another format, or a graph that cannot be.
         """
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=without_doubled_keys)
         except ValueError as error:
             raise BadInput(f"not a model: {error}") from None
         except RecursionError:
@@ -170,7 +171,7 @@ class GraphBuilder:
 
     def shape(self, name: str | None = None) -> Shape:
         """The shape that a node (by default the last one) gives."""
-        if not self.nodes:
+        if name == INPUT or not self.nodes:
             return self.sample_shape
         if name is None:
             return self.nodes[-1].layer.output_shape

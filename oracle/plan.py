@@ -35,6 +35,10 @@ class StepPart(StrEnum):
     UPDATE = "update"
 
 
+MOST = 10**15
+"""Samples or devices above which a number is a slip, and no longer exact in floating point."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What is to be trained on what.
@@ -65,6 +69,8 @@ class Job:
             raise OutOfRange(f"training needs at least one device, not {self.devices}")
         if self.dataset_samples is not None and self.dataset_samples < 1:
             raise OutOfRange(f"a data set has at least one sample, not {self.dataset_samples}")
+        if max(self.global_batch, self.devices, self.dataset_samples or 1) > MOST:
+            raise OutOfRange(f"there are at most {MOST:.0e} samples in a batch or a data set, and as many devices")
         self.cluster.tier_of(self.devices)
 
     @property

@@ -16,8 +16,8 @@ _BYTES = {
     **{f"{p}iB": 1024.0**i for i, p in enumerate("KMGTP", start=1)},
     **{f"{p}b": 1e3**i / 8 for i, p in enumerate("kMGTP", start=1)},
 }
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ]*)(/s)?")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµμ]*)(/s)?")
 
 
 def _parse(text: str, units: dict[str, float], what: str, *, per_second: bool) -> float:

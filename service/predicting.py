@@ -63,7 +63,7 @@ def predict(store: Store, request: PredictRequest) -> PredictResult:
 
 
 def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster, timer: CalibratedTimer) -> Projection:
-    chosen = strategy(request.strategy or ("serial" if devices == 1 else "data"))
+    chosen = strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
     job = Job(
         model=load_model(model),
         global_batch=request.global_batch(devices),

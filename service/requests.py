@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oracle.constants import checked_text
 from oracle.errors import BadInput, OutOfRange
 from oracle.execution import Execution
 
@@ -39,8 +40,8 @@ class CalibrateRequest:
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
-        if self.name is not None and not self.name.strip():
-            raise BadInput("a calibration's name must not be empty")
+        if self.name is not None:
+            checked_text("name", self.name)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def parse_model_batch(text: str) -> tuple[str, int]:
     ('resnet50', 8)
     """
     model, colon, batch = text.rpartition(":")
-    if not colon or not model or not batch.isdecimal():
+    if not colon or not model or not (batch.isascii() and batch.isdecimal()) or len(batch) > 15:
         raise BadInput(f"write a model and a batch, such as resnet50:8, not '{text}'")
     if int(batch) < 1:
         raise OutOfRange(f"the batch of {model} must be at least 1, not {batch}")

@@ -247,3 +247,13 @@ def test_rows_that_were_tampered_with_are_said_in_one_line(
         with pytest.raises(StoreError, match="cannot be read back") as caught:
             store.calibration("small")
         assert "\n" not in str(caught.value)
+
+
+def test_a_database_that_is_deleted_while_it_is_open_is_noticed(
+    tmp_path: Path, make_calibration: Callable[..., Calibration]
+) -> None:
+    path = tmp_path / "store.sqlite"
+    with Store.open(str(path)) as store:
+        path.unlink()
+        with pytest.raises(StoreError, match="was deleted while it was open"):
+            store.add_calibration(make_calibration(), [])

@@ -120,7 +120,7 @@ NODE = "{name: node, devices: 4, link: {latency: 9us, bandwidth: 50GB/s}}"
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', 'true')}]", "'devices' of tier 'node' is True"),
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, nodes: 2')}]", "counts both"),
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('devices', 'nodes')}]", "counts 'nodes', but"),
-        (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, oversubscription: .nan')}]", "at least 1, not nan"),
+        (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, oversubscription: .nan')}]", "is 1 to 1000000, not nan"),
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, nics_per_node: 0')}]", "nics_per_node of tier 'node'"),
         ("#" * (MAX_FILE_BYTES + 1), "larger than"),
     ],
