@@ -151,6 +151,7 @@ KEEPS: dict[str, Callable[[Any], Kept]] = {
     "norm": _norm,
     "pool": _pool,
     "elementwise": _elementwise,
+    "concat": lambda _: Kept(),
     "embedding": lambda _: _OPERANDS,
     "attention": _attention,
     "loss": _loss,
