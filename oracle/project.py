@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from oracle.autograd import AUTOGRAD
 from oracle.estimate import Estimate, Floats
-from oracle.memory import AUTOGRAD, Memory, MemoryRule, memory_of
+from oracle.memory import Memory, MemoryRule, memory_of, refusal_of
 from oracle.plan import Job, Plan, StepPart, Strategy
 from oracle.pricing import LayerTimer, Method, Prices, TransferTimer
 
@@ -112,7 +113,8 @@ class Projection:
         an object with `middle` and the interval `lo` to `hi` at `level`, in seconds: `step_s`, `epoch_s`, the ParaDL
         split `forward_backward_s`, `gradient_exchange_s`, `weight_update_s`, and `compute_s` and `communication_s` by
         part of the step. `samples_per_s` is a rate in the same form. `memory` has `by_kind_bytes`, `total_bytes`,
-        `capacity_bytes` and `fits`. `methods` are shares of the step, `notes` lines of text.
+        `capacity_bytes`, `fits` and `risk`, the probability that it does not fit. `methods` are shares of the step,
+        `notes` lines of text.
         """
         known = self.step is not None
         return {
@@ -173,7 +175,7 @@ def project(
     return Projection(
         strategy=strategy.name,
         job=job,
-        reason=memory.refusal or "",
+        reason=refusal_of(job, strategy, memory, memory_rule),
         samples_per_device=plan.samples,
         step=_total(compute) + _total(communication),
         compute=compute,
@@ -266,4 +268,5 @@ def _memory_to_dict(memory: Memory | None) -> dict[str, Any] | None:
         "total_bytes": memory.total_bytes,
         "capacity_bytes": memory.capacity_bytes,
         "fits": memory.fits,
+        "risk": memory.risk,
     }
