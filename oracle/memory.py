@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Protocol
 
 from oracle.layer import Layer, Phase
 from oracle.layers import Elementwise, Loss, Norm
 from oracle.model import INPUT, Node
-from oracle.plan import Job, Plan, Stage
+from oracle.plan import Job, Microbatched, Plan, Stage
 from oracle.units import format_bytes
 
 
@@ -41,6 +42,8 @@ class MemoryKind(StrEnum):
     """What backward needs of forward."""
     TRANSIENT = "activation_gradients"
     """The gradients of result and operands of the layer where they are largest."""
+    TRANSFERS = "transfer_buffers"
+    """Where transfers are received or sent from: weights gathered for use, activations on their way."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,52 @@ class MemoryRule(Protocol):
 
 
 def memory_of(plan: Plan, rule: MemoryRule) -> Memory:
-    """What a device holds under a plan whose stages all run on it, as those of a `Sequential` schedule do."""
-    held = rule.held_bytes(plan.job, plan.stages)
-    return Memory({kind: size for kind, size in held.items() if size}, plan.job.cluster.memory_bytes)
+    """What the fullest device holds under a plan: one stage of a pipeline, all stages elsewhere."""
+    devices: list[tuple[tuple[Stage, ...], int]] = [(plan.stages, 1)]
+    if isinstance(plan.schedule, Microbatched):
+        devices = [((stage,), plan.in_flight(index)) for index, stage in enumerate(plan.stages)]
+    fullest = max((_held_bytes(plan, rule, *device) for device in devices), key=lambda held: sum(held.values()))
+    return Memory({kind: size for kind, size in fullest.items() if size}, plan.job.cluster.memory_bytes)
+
+
+def _held_bytes(plan: Plan, rule: MemoryRule, stages: Sequence[Stage], passes: int) -> dict[MemoryKind, float]:
+    """What a device of these stages holds with the activations of some passes in flight."""
+    held = dict(rule.held_bytes(plan.job, stages))
+    activations_bytes = passes * held.get(MemoryKind.ACTIVATIONS, 0.0)
+    if plan.job.execution.recomputed_segments:
+        activations_bytes = _recomputed_bytes(plan.job, rule, stages, passes)
+    shares = {
+        MemoryKind.WEIGHTS: plan.held.weights,
+        MemoryKind.GRADIENTS: plan.held.gradients,
+        MemoryKind.OPTIMIZER: plan.held.optimizer,
+        MemoryKind.INPUT: passes,
+    }
+    held |= {kind: share * held[kind] for kind, share in shares.items() if kind in held}
+    return held | {MemoryKind.ACTIVATIONS: activations_bytes, MemoryKind.TRANSFERS: plan.held.transfer_bytes}
+
+
+def _recomputed_bytes(job: Job, rule: MemoryRule, stages: Sequence[Stage], passes: int) -> float:
+    """What enters each segment, of every pass in flight, and all activations of the largest segment."""
+    kept_bytes = inside_bytes = 0.0
+    layers = sum(len(stage.nodes) for stage in stages)
+    for stage in stages:
+        count = min(len(stage.nodes), max(1, round(job.execution.recomputed_segments * len(stage.nodes) / layers)))
+        bounds = [len(stage.nodes) * index // count for index in range(count + 1)]
+        for first, last in pairwise(bounds):
+            segment = replace(stage, nodes=stage.nodes[first:last])
+            kept_bytes += passes * stage.samples * job.execution.item_bytes * _entering_items(segment)
+            held = rule.held_bytes(job, (segment,))
+            inside_bytes = max(inside_bytes, held.get(MemoryKind.ACTIVATIONS, 0.0))
+    return kept_bytes + inside_bytes
+
+
+def _entering_items(stage: Stage) -> int:
+    """Items per sample of the tensors that a stage reads and does not make; the model's samples are counted apart."""
+    own = {node.name for node in stage.nodes} | {INPUT}
+    entering: dict[str, int] = {}
+    for node in stage.nodes:
+        entering.update(zip(node.inputs, map(math.prod, node.layer.input_shapes), strict=True))
+    return sum(items for name, items in entering.items() if name not in own)
 
 
 @dataclass(frozen=True)
