@@ -15,14 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any
 
+import numpy as np
+
+from oracle.estimate import Floats
 from oracle.layer import Layer
 from oracle.layers import Loss, Norm
 from oracle.liveness import Moment, Placed, Sizes, moments_of
 from oracle.memory import MemoryKind
-from oracle.model import INPUT, ModelGraph, Node
-from oracle.plan import Job, Stage, StepPart
+from oracle.model import INPUT, ModelGraph
+from oracle.plan import Plan, StepPart
 
 
 class UpdateLoop(StrEnum):
@@ -106,66 +110,78 @@ class Autograd:
 
     overheads: Overheads = Overheads()
 
-    def held_bytes(self, job: Job, stages: Sequence[Stage]) -> Mapping[MemoryKind, float]:
-        """Bytes by kind at the fullest moment of a step that runs forward and backward of all stages once."""
-        held, samples = self._held(job, stages), stages[0].samples
-        update = Moment(
-            0, 0, gradient_bytes=held.params * job.execution.parameter_bytes, update_bytes=self._room(job, held)
-        )
-        moment = max((*held.moments, update), key=lambda m: m.total_bytes(samples))
-        tensors = self._tensors(job, held, samples, moment)
-        allocated_bytes = sum(tensors.values())
-        return tensors | self._beside(job, held, stages, allocated_bytes)
-
-    def kept_bytes(self, job: Job, stages: Sequence[Stage]) -> float:
-        """Bytes of activations at the end of forward: what every further pass in flight adds."""
-        held, samples = self._held(job, stages), stages[0].samples
-        return samples * held.moments[0].activation_sample_bytes + held.moments[0].activation_bytes
-
-    def _held(self, job: Job, stages: Sequence[Stage]) -> _Held:
-        """What the layers of stages hold, per sample of the first stage."""
-        execution, first = job.execution, stages[0].samples
-        parts = tuple((_Same(stage.nodes), stage.samples / first) for stage in stages)
-        mask_bytes = 1 if self.overheads.fused_dropout else execution.item_bytes
-        return _compiled(_Same(job.model), parts, execution.item_bytes, execution.parameter_bytes, mask_bytes)
-
-    def _room(self, job: Job, held: _Held) -> float:
-        copies = _ROOM[self.overheads.update_loop].get(job.execution.optimizer, 0)
-        items = held.largest_param if self.overheads.update_loop is UpdateLoop.SINGLE_TENSOR else held.params
-        return copies * items * job.execution.parameter_bytes
-
-    def _tensors(self, job: Job, held: _Held, samples: int, moment: Moment) -> dict[MemoryKind, float]:
-        weights_bytes = held.params * job.execution.parameter_bytes
-        return {
-            MemoryKind.WEIGHTS: weights_bytes,
+    def held_bytes(self, plan: Plan, stages: range) -> Mapping[MemoryKind, float]:
+        """Bytes by kind at the fullest moment of a step."""
+        held, samples = self._held(plan, stages), plan.stages[stages[0]].samples
+        moments = self._moments(plan, stages, held)
+        moment = Moment(*moments[np.argmax(moments @ _weights(samples))].tolist())
+        weights_bytes = held.params * plan.job.execution.parameter_bytes
+        tensors = {
+            MemoryKind.WEIGHTS: plan.held.weights * weights_bytes,
             MemoryKind.GRADIENTS: moment.gradient_bytes,
-            MemoryKind.OPTIMIZER: weights_bytes * job.execution.optimizer_cost.states,
+            MemoryKind.OPTIMIZER: plan.held.optimizer * weights_bytes * plan.job.execution.optimizer_cost.states,
             MemoryKind.BUFFERS: held.buffer_bytes,
             MemoryKind.CASTS: moment.cast_bytes,
-            MemoryKind.INPUT: samples * held.input_sample_bytes,
+            MemoryKind.INPUT: plan.in_flight(stages[0]) * samples * held.input_sample_bytes,
             MemoryKind.ACTIVATIONS: samples * moment.activation_sample_bytes + moment.activation_bytes,
             MemoryKind.TRANSIENT: samples * moment.transient_sample_bytes,
             MemoryKind.UPDATE: moment.update_bytes,
+            MemoryKind.TRANSFERS: plan.held.transfer_bytes,
         }
+        return tensors | self._beside(plan, stages, held, sum(tensors.values()))
 
-    def _beside(
-        self, job: Job, held: _Held, stages: Sequence[Stage], allocated_bytes: float
-    ) -> dict[MemoryKind, float]:
-        moves = [move for stage in stages for move in stage.exchanges if move.transfer.group > 1]
+    def kept_bytes(self, plan: Plan, stages: range) -> float:
+        """Bytes of activations that one pass keeps from the end of its forward to its backward."""
+        return float(self._held(plan, stages).waiting @ _weights(plan.stages[stages[0]].samples))
+
+    def _moments(self, plan: Plan, stages: range, held: _Held) -> Floats:
+        """The moments, as rows, of the first pass, of the passes after it, and of the update.
+
+        In the first pass's backward all passes in flight wait for theirs. From the second on all gradients are there,
+        and new ones until they are added.
+        """
+        share, in_flight = plan.held.gradients, plan.in_flight(stages[0])
+        gradient_bytes = share * held.params * plan.job.execution.parameter_bytes
+        update_bytes = plan.held.optimizer * self._room(plan, held)
+        update = np.array([Moment(0.0, 0.0, gradient_bytes=gradient_bytes, update_bytes=update_bytes)])
+        first = held.moments + (in_flight - 1) * held.waiting
+        first[:, _GRADIENT] *= share
+        if all(plan.passes(stage) == 1 for stage in stages):
+            return np.vstack([first, update])
+        later = held.moments + max(0, in_flight - 2) * held.waiting
+        later[:, _GRADIENT] = gradient_bytes + later[:, _FRESH]
+        return np.vstack([first, later, update])
+
+    def _held(self, plan: Plan, stages: range) -> _Held:
+        """What the layers of stages hold, per sample of the first of them."""
+        execution, parts = plan.job.execution, plan.stages[stages.start : stages.stop]
+        layers = _Same(tuple(chain.from_iterable(stage.nodes for stage in parts)))
+        scales = tuple((len(stage.nodes), stage.samples / parts[0].samples) for stage in parts)
+        mask_bytes = 1 if self.overheads.fused_dropout else execution.item_bytes
+        widths = (execution.item_bytes, execution.parameter_bytes, mask_bytes)
+        return _compiled(_Same((plan.job.model,)), layers, scales, widths, execution.recomputed_segments)
+
+    def _room(self, plan: Plan, held: _Held) -> float:
+        copies = _ROOM[self.overheads.update_loop].get(plan.job.execution.optimizer, 0)
+        items = held.largest_param if self.overheads.update_loop is UpdateLoop.SINGLE_TENSOR else held.params
+        return copies * items * plan.job.execution.parameter_bytes
+
+    def _beside(self, plan: Plan, stages: range, held: _Held, tensors_bytes: float) -> dict[MemoryKind, float]:
+        moves = [move for stage in stages for move in plan.stages[stage].exchanges if move.transfer.group > 1]
         reduced_bytes = sum(
             move.transfer.bytes * move.transfer.messages
             for move in moves
             if move.part is StepPart.GRADIENT_EXCHANGE and move.transfer.collective == "all_reduce"
         )
         groups = {(move.transfer.tier, move.transfer.group) for move in moves}
-        copies = 2 + job.execution.optimizer_cost.states
+        copies = 2 + plan.job.execution.optimizer_cost.states
         return {
             MemoryKind.BUCKETS: self.overheads.bucket_copies * reduced_bytes,
             MemoryKind.COMMUNICATION: self.overheads.communicator_bytes * len(groups),
             MemoryKind.CONTEXT: self.overheads.context_bytes,
             MemoryKind.WORKSPACE: self.overheads.workspace_bytes,
             MemoryKind.ROUNDING: self.overheads.rounding_bytes * (held.param_tensors * copies + held.layers),
-            MemoryKind.FRAGMENTATION: self.overheads.fragmentation * allocated_bytes,
+            MemoryKind.FRAGMENTATION: self.overheads.fragmentation * tensors_bytes,
         }
 
 
@@ -175,7 +191,12 @@ AUTOGRAD = Autograd(OVERHEADS["cpu"])
 
 @dataclass(frozen=True)
 class _Held:
-    """What some layers hold, for every batch: counts, bytes and the moments of a step (the end of forward first)."""
+    """What some layers hold, for every batch: counts, bytes, and the moments of a step.
+
+    Args:
+        moments: one row per moment, one column per field of `Moment`.
+        waiting: a row of what a pass keeps from the end of its forward to its backward.
+    """
 
     params: int
     largest_param: int
@@ -183,38 +204,58 @@ class _Held:
     layers: int
     buffer_bytes: int
     input_sample_bytes: float
-    moments: tuple[Moment, ...]
+    moments: Floats
+    waiting: Floats
+
+
+_GRADIENT, _FRESH = map(Moment._fields.index, ("gradient_bytes", "fresh_gradient_bytes"))
+
+
+def _weights(samples: int) -> Floats:
+    """What the columns of moments count for with so many samples."""
+    weights = np.array([samples if name.endswith("sample_bytes") else 1 for name in Moment._fields], dtype=np.float64)
+    weights[_FRESH] = 0  # a part of another column
+    return weights
 
 
 class _Same:
-    """A value that equals only itself: a key that does not walk through hundreds of layers."""
+    """Objects that equal only themselves: a key that does not walk through hundreds of layers."""
 
-    __slots__ = ("value",)
+    __slots__ = ("ids", "items")
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self.items = items
+        self.ids = tuple(map(id, items))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
+        return isinstance(other, _Same) and self.ids == other.ids
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return hash(self.ids)
 
 
 @lru_cache(maxsize=1024)
 def _compiled(
-    model: _Same, parts: tuple[tuple[_Same, float], ...], item_bytes: int, parameter_bytes: int, mask_bytes: int
+    model: _Same,
+    nodes: _Same,
+    scales: tuple[tuple[int, float], ...],
+    widths: tuple[int, int, int],
+    recomputed_segments: int,
 ) -> _Held:
-    graph, layers = model.value, [Placed(node, scale) for nodes, scale in parts for node in nodes.value]
+    spread = chain.from_iterable(repeat(scale, count) for count, scale in scales)
+    layers = [Placed(node, scale) for node, scale in zip(nodes.items, spread, strict=True)]
     tensors = [math.prod(shape) for placed in layers for shape in placed.node.layer.param_shapes]
+    sizes = Sizes(*widths, trainable=_trainable(model.items[0]))
+    end_of_forward, moments = moments_of(layers, sizes, recomputed_segments)
     return _Held(
         params=sum(tensors),
         largest_param=max(tensors, default=0),
         param_tensors=len(tensors),
         layers=len(layers),
         buffer_bytes=sum(_buffer_bytes(placed.node.layer) for placed in layers),
-        input_sample_bytes=sum(scale * _input_bytes(nodes.value) for nodes, scale in parts),
-        moments=moments_of(layers, Sizes(item_bytes, parameter_bytes, mask_bytes, _trainable(graph))),
+        input_sample_bytes=_input_bytes(layers),
+        moments=np.array(moments),
+        waiting=np.array(end_of_forward._replace(cast_bytes=0.0)),
     )
 
 
@@ -228,15 +269,16 @@ def _buffer_bytes(layer: Layer) -> int:
     return 2 * 4 * layer.features + 8 if isinstance(layer, Norm) and layer.op == "batch" else 0
 
 
-def _input_bytes(nodes: Sequence[Node]) -> int:
+def _input_bytes(layers: Sequence[Placed]) -> float:
     """Bytes per sample of the samples (float32, or 64-bit token numbers) and of the targets of the loss."""
-    samples_bytes = targets_bytes = 0
-    for node in nodes:
-        for name, shape in zip(node.inputs, node.layer.input_shapes, strict=True):
+    samples_bytes = targets_bytes = 0.0
+    for placed in layers:
+        layer = placed.node.layer
+        for name, shape in zip(placed.node.inputs, layer.input_shapes, strict=True):
             if name == INPUT:
-                wide = 8 if node.layer.kind == "embedding" else 4
-                samples_bytes = max(samples_bytes, wide * math.prod(shape))
-        if isinstance(node.layer, Loss):
-            labels = 8 * math.prod(node.layer.shape[:-1])
-            targets_bytes += labels if node.layer.op == "cross_entropy" else 4 * node.layer.input_items
+                wide = 8 if layer.kind == "embedding" else 4
+                samples_bytes = max(samples_bytes, wide * math.prod(shape) * placed.scale)
+        if isinstance(layer, Loss):
+            labels = 8 * math.prod(layer.shape[:-1])
+            targets_bytes += placed.scale * (labels if layer.op == "cross_entropy" else 4 * layer.input_items)
     return samples_bytes + targets_bytes

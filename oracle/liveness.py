@@ -8,6 +8,9 @@ when it is done, the first two go (torch/csrc/autograd/engine.cpp: inputs are mo
 released before its outputs are handed on). A second gradient of one tensor is added to the first in place, unless that
 one is shared or a view, and then three are alive (input_buffer.cpp). Gradients of weights stay until the update.
 
+With recomputation (Chen et al., 2016, arXiv 1604.06174; torch.utils.checkpoint) the first forward keeps only what
+enters each segment, and a segment's forward runs again, keeping all, right before its backward.
+
 Every size is a multiple of the samples plus a constant, so a step's moments are worked out once for a part of a model
 and then hold for every batch.
 """
@@ -18,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from oracle.kept import KEEPS, Kept
@@ -49,7 +53,10 @@ class Sizes:
 
 
 class Moment(NamedTuple):
-    """Bytes alive at one moment beside weights, optimizer states and the input: per sample, or whatever the batch."""
+    """Bytes alive at one moment beside weights, optimizer states and the input: per sample, or whatever the batch.
+
+    `fresh_gradient_bytes` are those of `gradient_bytes` that backward has just made and not handed on yet.
+    """
 
     activation_sample_bytes: float
     transient_sample_bytes: float
@@ -57,11 +64,7 @@ class Moment(NamedTuple):
     cast_bytes: float = 0.0
     gradient_bytes: float = 0.0
     update_bytes: float = 0.0
-
-    def total_bytes(self, samples: float) -> float:
-        """Everything, with so many samples."""
-        activations, transients, *others = self
-        return samples * (activations + transients) + sum(others)
+    fresh_gradient_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,32 +75,45 @@ class Placed:
     scale: float
 
 
-def moments_of(layers: Sequence[Placed], sizes: Sizes) -> tuple[Moment, ...]:
-    """The moments of forward and backward that can be the fullest for some batch, and the end of forward first.
+def moments_of(layers: Sequence[Placed], sizes: Sizes, recomputed_segments: int = 0) -> tuple[Moment, list[Moment]]:
+    """The end of forward, and all moments of forward and backward.
 
     Args:
         layers: what one device runs, in order.
         sizes: how large tensors are.
+        recomputed_segments: into how many segments the layers are cut whose activations are not kept; 0 keeps all.
     """
     step = _Step(layers, sizes)
+    if recomputed_segments:
+        return _recomputed(step, layers, min(recomputed_segments, len(layers)))
+    step.expect(layers, keeping=True)
     for layer in layers:
-        step.forward(layer)
+        step.forward(layer, keeping=True)
     end_of_forward = step.moment()
     step.start_backward(layers[-1])
     for layer in reversed(layers):
         step.backward(layer)
-    return (end_of_forward, *_fullest(step.moments))
+    return end_of_forward, step.moments
 
 
-def _fullest(moments: Iterable[Moment]) -> list[Moment]:
-    """Those that no other exceeds both per sample and in what does not depend on the batch."""
-    kept: list[Moment] = []
-    most_fixed_bytes = -1.0
-    for moment in sorted(moments, key=lambda m: (m.total_bytes(1) - m.total_bytes(0), m.total_bytes(0)), reverse=True):
-        if moment.total_bytes(0) > most_fixed_bytes:
-            most_fixed_bytes = moment.total_bytes(0)
-            kept.append(moment)
-    return kept
+def _recomputed(step: _Step, layers: Sequence[Placed], count: int) -> tuple[Moment, list[Moment]]:
+    bounds = [len(layers) * index // count for index in range(count + 1)]
+    segments = [layers[first:last] for first, last in pairwise(bounds)]
+    entering = [step.entering(segment) for segment in segments]
+    step.expect(layers, keeping=False)
+    step.hold(chain.from_iterable(entering))
+    for layer in layers:
+        step.forward(layer, keeping=False)
+    end_of_forward = step.moment()
+    step.start_backward(layers[-1])
+    for segment, storages in zip(reversed(segments), reversed(entering), strict=True):
+        step.expect(segment, keeping=True)
+        for layer in segment:
+            step.forward(layer, keeping=True)
+        for layer in reversed(segment):
+            step.backward(layer)
+        step.let_go(storages)
+    return end_of_forward, step.moments
 
 
 @dataclass(slots=True)
@@ -116,20 +132,29 @@ class _Step:
         self.keeps = {layer.node.name: _kept(layer.node, sizes) for layer in layers}
         self.storage = _storages(layers)
         self.storage_bytes = _storage_bytes(layers, self.storage, sizes)
-        self.holders = self._all_holders(layers)
+        self.holders = Counter([self.storage[layers[-1].node.name]])  # the last result is held throughout
         self.made: set[str] = set()
         self.gradients: dict[str, tuple[_Gradient, bool]] = {}
         self.activation_sample_bytes = self.transient_sample_bytes = 0.0
         self.activation_bytes = self.cast_bytes = self.gradient_bytes = 0.0
         self.moments: list[Moment] = []
 
-    def _all_holders(self, layers: Sequence[Placed]) -> Counter[str]:
-        """How many reads and keepings each storage has still to see; the last result is held throughout."""
-        holders = Counter(self.storage[name] for layer in layers for name in layer.node.inputs)
+    def expect(self, layers: Sequence[Placed], *, keeping: bool) -> None:
+        """Note the reads, and the keepings, that these layers' tensors have still to see."""
         for layer in layers:
-            holders.update(self._kept_tensors(layer.node))
-        holders[self.storage[layers[-1].node.name]] += 1
-        return holders
+            self.hold(self.storage[name] for name in layer.node.inputs)
+            if keeping:
+                self.hold(self._kept_tensors(layer.node))
+
+    def hold(self, storages: Iterable[str]) -> None:
+        """Keep storages alive until they are let go as often."""
+        self.holders.update(storages)
+
+    def entering(self, layers: Sequence[Placed]) -> list[str]:
+        """The storages that these layers read and do not make."""
+        own = {layer.node.name for layer in layers}
+        read = (self.storage[name] for layer in layers for name in layer.node.inputs)
+        return list(dict.fromkeys(storage for storage in read if storage not in own))
 
     def _kept_tensors(self, node: Node) -> list[str]:
         kept = self.keeps[node.name]
@@ -146,25 +171,33 @@ class _Step:
             self.gradient_bytes,
         )
 
-    def forward(self, layer: Placed) -> None:
+    def forward(self, layer: Placed, *, keeping: bool) -> None:
         """Run a layer and let go of what nobody needs any more."""
         node, kept = layer.node, self.keeps[layer.node.name]
         for name in (*node.inputs, node.name):
             self._make(self.storage[name])
-        self._keep(layer, kept, 1)
+        if keeping:
+            self._keep(layer, kept, 1)
         self.moments.append(self.moment())
-        self._let_go(self.storage[name] for name in node.inputs)
+        self.let_go(self.storage[name] for name in node.inputs)
+        self._free(self.storage[node.name])
 
     def _make(self, storage: str) -> None:
         if storage not in self.made:
             self.made.add(storage)
             self.activation_sample_bytes += self.storage_bytes[storage]
 
-    def _let_go(self, storages: Iterable[str]) -> None:
+    def let_go(self, storages: Iterable[str]) -> None:
+        """Undo one `hold` of each."""
         for storage in storages:
             self.holders[storage] -= 1
-            if not self.holders[storage]:
-                self.activation_sample_bytes -= self.storage_bytes[storage]
+            self._free(storage)
+
+    def _free(self, storage: str) -> None:
+        """Free a storage that nobody holds."""
+        if not self.holders[storage] and storage in self.made:
+            self.made.remove(storage)
+            self.activation_sample_bytes -= self.storage_bytes[storage]
 
     def _keep(self, layer: Placed, kept: Kept, sign: int) -> None:
         sample_bytes = kept.sample_bytes + kept.mask_items * self.sizes.mask_bytes
@@ -187,15 +220,16 @@ class _Step:
         node, kept = layer.node, self.keeps[layer.node.name]
         arrived = self.gradients.pop(node.name, None)
         if arrived is not None:
-            self.gradient_bytes += node.layer.params * self.sizes.parameter_bytes
+            fresh_bytes = node.layer.params * self.sizes.parameter_bytes
+            self.gradient_bytes += fresh_bytes
             made = self._operand_gradients(layer, arrived[0])
             working = kept.backward_sample_bytes * layer.scale
             self.transient_sample_bytes += working
-            self.moments.append(self.moment())
+            self.moments.append(self.moment()._replace(fresh_gradient_bytes=fresh_bytes))
             self.transient_sample_bytes -= working
             self._drop(arrived[0])
         self._keep(layer, kept, -1)
-        self._let_go(self._kept_tensors(node))
+        self.let_go(self._kept_tensors(node))
         if arrived is not None:
             for name, gradient in made:
                 self._hand_on(name, gradient, is_view=node.layer.kind == "concat")

@@ -10,12 +10,12 @@ true peak is taken to be the predicted one times a log-normal factor of middle 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from oracle.plan import Job, Plan, Stage, Strategy
+from oracle.plan import Job, Microbatched, Plan, Strategy
 from oracle.units import format_bytes
 
 SPREAD = 0.03
@@ -45,6 +45,8 @@ class MemoryKind(StrEnum):
     """What backward needs of forward."""
     TRANSIENT = "activation_gradients"
     """Gradients of activations, which live only while backward passes by."""
+    TRANSFERS = "transfer_buffers"
+    """Where transfers are received or sent from: weights gathered for use, activations on their way."""
     UPDATE = "update_temporaries"
     """What the optimizer works in."""
     BUCKETS = "gradient_buckets"
@@ -111,14 +113,17 @@ class Memory:
 class MemoryRule(Protocol):
     """How much some stages hold on one device."""
 
-    def held_bytes(self, job: Job, stages: Sequence[Stage]) -> Mapping[MemoryKind, float]:
-        """Bytes by kind."""
+    def held_bytes(self, plan: Plan, stages: range) -> Mapping[MemoryKind, float]:
+        """Bytes by kind at the fullest moment of a device that runs these of the plan's stages."""
 
 
 def memory_of(plan: Plan, rule: MemoryRule) -> Memory:
-    """What a device holds under a plan whose stages all run on it, as those of a `Sequential` schedule do."""
-    held = rule.held_bytes(plan.job, plan.stages)
-    return Memory({kind: size for kind, size in held.items() if size}, plan.job.cluster.memory_bytes)
+    """What the fullest device holds under a plan: one stage of a pipeline, all stages elsewhere."""
+    devices = [range(len(plan.stages))]
+    if isinstance(plan.schedule, Microbatched):
+        devices = [range(stage, stage + 1) for stage in devices[0]]
+    fullest = max((rule.held_bytes(plan, stages) for stages in devices), key=lambda held: sum(held.values()))
+    return Memory({kind: size for kind, size in fullest.items() if size}, plan.job.cluster.memory_bytes)
 
 
 def largest_batch(job: Job, strategy: Strategy, rule: MemoryRule) -> int | None:

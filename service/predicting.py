@@ -12,7 +12,8 @@ from oracle.links import LinkTimer
 from oracle.loading import load_model
 from oracle.machine import Cluster, load_cluster, parse_link
 from oracle.plan import Job
-from oracle.project import Projection, project
+from oracle.project import project
+from oracle.projection import Projection
 
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oracle.project import Projection
+from oracle.projection import Projection
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

@@ -8,7 +8,7 @@ from typing import Any
 from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.loading import load_model
-from oracle.project import Projection
+from oracle.projection import Projection
 from profiler.steps.serial import time_steps
 
 from oracle.constants import Calibration

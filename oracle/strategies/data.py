@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from oracle.plan import Exchange, Job, Limit, Plan, Stage, StepPart, whole_model
+from oracle.plan import Exchange, Job, Limit, Plan, Stage, StepPart, stage_of
 from oracle.pricing import Transfer
 
 
@@ -26,8 +26,8 @@ class Data:
     def plan(self, job: Job) -> Plan:
         """The whole model on the largest share of the batch, and the exchange of all gradients."""
         samples = -(-job.global_batch // job.devices)
-        stage = with_gradient_exchange(whole_model(job.model, samples), job, job.devices)
-        return Plan(job, samples, (stage,))
+        stage = with_gradient_exchange(stage_of(job, job.model.nodes, samples), job, job.devices)
+        return Plan(job, samples, (stage,), groups=job.devices)
 
 
 def with_gradient_exchange(stage: Stage, job: Job, group: int) -> Stage:

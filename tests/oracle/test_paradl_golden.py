@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from oracle.machine import Cluster, Link, Tier
 from oracle.memory import MemoryKind
 from oracle.model import ModelGraph
 from oracle.paradl_net import read_net
-from oracle.plan import Job, Stage
+from oracle.plan import Job, Plan
 from oracle.pricing import IdealTimer
 from oracle.project import project
 from oracle.strategies import strategy
@@ -55,9 +55,9 @@ ANALYTIC_RATE = 7.8e12  # NODE_SPEED of ABCI.plat
 class TheirMemory:
     """Operand, result and weights of every layer but ReLU and batch norm, and all of it again for gradients."""
 
-    def held_bytes(self, job: Job, stages: Sequence[Stage]) -> Mapping[MemoryKind, float]:
+    def held_bytes(self, plan: Plan, stages: range) -> Mapping[MemoryKind, float]:
         items = weights = 0
-        for stage in stages:
+        for stage in (plan.stages[index] for index in stages):
             for node in stage.nodes:
                 if not (isinstance(node.layer, Norm) or getattr(node.layer, "op", None) == "relu"):
                     items += stage.samples * (math.prod(node.layer.input_shapes[0]) + node.layer.output_items)

@@ -23,7 +23,8 @@ from oracle.machine import Cluster, Link
 from oracle.model import GraphBuilder, ModelGraph
 from oracle.plan import Job, StepPart
 from oracle.pricing import IdealTimer, LayerCall, Method, Prices
-from oracle.project import Projection, project
+from oracle.project import project
+from oracle.projection import Projection
 from oracle.strategies import STRATEGIES, strategy
 from oracle.windows import Conv
 

@@ -44,8 +44,8 @@ def held(model: ModelGraph, samples: int, execution: Execution = Execution(), ru
 
 def kept_bytes(model: ModelGraph, samples: int = 1, rule: Autograd = AUTOGRAD) -> float:
     """Activations at the end of forward, the last result among them."""
-    job = Job(model, samples, 1, ALONE)
-    return rule.kept_bytes(job, STRATEGIES["serial"].plan(job).stages)
+    plan = STRATEGIES["serial"].plan(Job(model, samples, 1, ALONE))
+    return rule.kept_bytes(plan, range(1))
 
 
 def test_a_small_net_by_hand() -> None:
