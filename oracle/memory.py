@@ -114,7 +114,7 @@ def _held_bytes(plan: Plan, rule: MemoryRule, stages: Sequence[Stage], passes: i
 def _recomputed_bytes(job: Job, rule: MemoryRule, stages: Sequence[Stage], passes: int) -> float:
     """What enters each segment, of every pass in flight, and all activations of the largest segment."""
     kept_bytes = inside_bytes = 0.0
-    layers = sum(len(stage.nodes) for stage in stages)
+    layers = len(job.model.nodes)
     for stage in stages:
         count = min(len(stage.nodes), max(1, round(job.execution.recomputed_segments * len(stage.nodes) / layers)))
         bounds = [len(stage.nodes) * index // count for index in range(count + 1)]

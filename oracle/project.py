@@ -246,9 +246,9 @@ def _two_streams(stages: Sequence[_StageTimes], *, exchange: bool) -> PartTimes:
     for stage in reversed(stages):
         # A stage's weights are asked for before the gradients of the stage that ran before it are sent.
         transfers = transfers + stage.moving(Place.AHEAD, *_BACKWARD)
-        arrived = transfers
+        ready = kernels.maximum(transfers) if stage.moved[Place.AHEAD] else kernels
         transfers = transfers if unsent is None else transfers.maximum(kernels) + unsent
-        kernels = kernels.maximum(arrived) + stage.busy(*_BACKWARD)
+        kernels = ready + stage.busy(*_BACKWARD)
         unsent = stage.moved[Place.INSIDE].get(StepPart.GRADIENT_EXCHANGE) if exchange else None
     transfers = transfers if unsent is None else transfers.maximum(kernels) + unsent
     waits = {

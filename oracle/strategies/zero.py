@@ -54,13 +54,14 @@ class Zero:
         group = Group(job.devices)
         samples = -(-job.global_batch // group.size)
         units = in_buckets(stage_of(job, job.model.nodes, samples), job, self.unit_bytes)
-        largest_bytes = max(unit.params for unit in units) * job.execution.parameter_bytes
-        share = 1 / group.size
+        params, share = [unit.params for unit in units], 1 / group.size
+        # One unit's gradients until they are reduced; and in stage 3 the weights of a unit and of the next.
+        transient = (0, max(params), max(params) + max(map(sum, zip(params, [*params[1:], 0], strict=True))))
         held = Held(
             weights=share if self.stage == 3 else 1.0,
             gradients=share if self.stage >= 2 else 1.0,
             optimizer=share,
-            transfer_bytes=largest_bytes * (0, 1, 3)[self.stage - 1],
+            transfer_bytes=float(transient[self.stage - 1] * job.execution.parameter_bytes),
         )
         stages = tuple(self._sharing(unit, job, group) for unit in units)
         return Plan(job, samples, stages, Overlapped(), groups=group.size, held=held)
