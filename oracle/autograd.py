@@ -159,7 +159,10 @@ class Autograd:
         scales = tuple((len(stage.nodes), stage.samples / parts[0].samples) for stage in parts)
         mask_bytes = 1 if self.overheads.fused_dropout else execution.item_bytes
         widths = (execution.item_bytes, execution.parameter_bytes, mask_bytes)
-        return _compiled(_Same((plan.job.model,)), layers, scales, widths, execution.recomputed_segments)
+        # A stage of a pipeline has its share of the segments.
+        segments = execution.recomputed_segments * len(layers.items) / len(plan.job.model.nodes)
+        count = max(1, round(segments)) if segments else 0
+        return _compiled(_Same((plan.job.model,)), layers, scales, widths, count)
 
     def _room(self, plan: Plan, held: _Held) -> float:
         copies = _ROOM[self.overheads.update_loop].get(plan.job.execution.optimizer, 0)

@@ -220,10 +220,13 @@ def _rounds(count: int, passes: int, stages: Sequence[_StageTimes]) -> _Spent:
 
 
 def _overlapped(passes: int, stages: Sequence[_StageTimes]) -> _Spent:
-    earlier, last = _two_streams(stages, exchange=False), _two_streams(stages, exchange=True)
+    waits = _two_streams(stages, exchange=True)
+    if passes > 1:
+        earlier = _two_streams(stages, exchange=False)
+        before = {part: earlier[part] * (passes - 1) for part in FORWARD_BACKWARD if part in earlier}
+        waits = _sum_of((before, waits))
     sent = _sum_of(moved for stage in stages for moved in stage.moved.values())
     compute = _repeated(_sum_of(stage.compute for stage in stages), passes)
-    waits = _sum_of((_repeated(earlier, passes - 1), last)) if passes > 1 else last
     return _Spent(compute, waits, hidden=total_of(_repeated(sent, passes)) - total_of(waits))
 
 
@@ -244,15 +247,16 @@ def _two_streams(stages: Sequence[_StageTimes], *, exchange: bool) -> PartTimes:
     for stage in reversed(stages):
         # A stage's weights are asked for before the gradients of the stage that ran before it are sent.
         transfers = transfers + stage.moving(Place.AHEAD, *_BACKWARD)
-        arrived = transfers
+        ready = kernels.maximum(transfers) if stage.moved[Place.AHEAD] else kernels
         transfers = transfers if unsent is None else transfers.maximum(kernels) + unsent
-        kernels = kernels.maximum(arrived) + stage.busy(*_BACKWARD)
+        kernels = ready + stage.busy(*_BACKWARD)
         unsent = stage.moved[Place.INSIDE].get(StepPart.GRADIENT_EXCHANGE) if exchange else None
     transfers = transfers if unsent is None else transfers.maximum(kernels) + unsent
     waits = {
         StepPart.FORWARD: turn - sum((stage.computing(StepPart.FORWARD) for stage in stages), start=NONE),
         StepPart.BACKWARD_DATA: kernels - turn - sum((stage.computing(*_BACKWARD) for stage in stages), start=NONE),
         StepPart.GRADIENT_EXCHANGE: transfers.maximum(kernels) - kernels,
+        StepPart.UPDATE: sum((stage.moving(Place.INSIDE, StepPart.UPDATE) for stage in stages), start=NONE),
     }
     return _known(waits)
 

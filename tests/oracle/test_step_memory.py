@@ -16,7 +16,7 @@ from oracle.loading import load_model
 from oracle.machine import Cluster, Link
 from oracle.memory import Memory, MemoryKind, largest_batch, memory_of, refusal_of
 from oracle.model import GraphBuilder, ModelGraph
-from oracle.plan import Job
+from oracle.plan import Held, Job, Microbatched
 from oracle.strategies import STRATEGIES
 from oracle.windows import Conv, Pool
 
@@ -42,9 +42,11 @@ def held(model: ModelGraph, samples: int, execution: Execution = Execution(), ru
     return memory_of(STRATEGIES["serial"].plan(Job(model, samples, 1, ALONE, execution)), rule)
 
 
-def kept_bytes(model: ModelGraph, samples: int = 1, rule: Autograd = AUTOGRAD) -> float:
+def kept_bytes(
+    model: ModelGraph, samples: int = 1, rule: Autograd = AUTOGRAD, execution: Execution = Execution()
+) -> float:
     """Activations at the end of forward, the last result among them."""
-    plan = STRATEGIES["serial"].plan(Job(model, samples, 1, ALONE))
+    plan = STRATEGIES["serial"].plan(Job(model, samples, 1, ALONE, execution))
     return rule.kept_bytes(plan, range(1))
 
 
@@ -209,6 +211,27 @@ def test_overheads_are_kinds_of_their_own() -> None:
     # conv1, bn (2), conv2 and fc (2) have six tensors with gradients and momenta, and there are eight layers.
     assert found[MemoryKind.ROUNDING] == 10 * (3 * 6 + 8)
     assert found[MemoryKind.FRAGMENTATION] == 0.5 * tensors_bytes
+
+
+def test_each_further_pass_in_flight_adds_what_it_keeps_and_its_input() -> None:
+    plan = STRATEGIES["serial"].plan(Job(small_net(), 2, 1, ALONE))
+    three, four = (memory_of(replace(plan, schedule=Microbatched(count)), AUTOGRAD) for count in (3, 4))
+    assert four.total_bytes - three.total_bytes == kept_bytes(small_net(), 2) + 2 * (4 * 3 * 64 + 8)
+
+
+def test_shared_out_states_count_by_their_shares() -> None:
+    plan = STRATEGIES["serial"].plan(Job(small_net(), 2, 1, ALONE))
+    shares = Held(weights=1 / 2, gradients=1 / 4, optimizer=1 / 5, transfer_bytes=123.0)
+    found = memory_of(replace(plan, held=shares), AUTOGRAD).by_kind_bytes
+    assert found[MemoryKind.WEIGHTS] == 4 * 910 / 2
+    assert found[MemoryKind.GRADIENTS] == 4 * 650 / 4  # of fc, in backward of the pool
+    assert found[MemoryKind.OPTIMIZER] == 4 * 910 / 5
+    assert found[MemoryKind.TRANSFERS] == 123.0
+
+
+def test_recomputation_keeps_what_enters_each_segment() -> None:
+    # Two segments of four layers: the sum, first of the second segment, reads results of conv2 and relu.
+    assert kept_bytes(small_net(), 1, execution=Execution(recomputed_segments=2)) == 4 * (256 + 256)
 
 
 def test_buckets_that_are_views_and_single_devices_cost_nothing() -> None:
