@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from oracle.errors import StepgaugeError
+from oracle.errors import BadInput, StepgaugeError
+from oracle.units import parse_bytes
 from profiler.measurement import Environment
 from profiler.nvml import DeviceState, device_state, driver_version
 
@@ -49,6 +50,9 @@ CUDA_VARIABLES = (
 )
 """The same for CUDA devices."""
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Where Linux shows a container its limits."""
+
 Probe = Callable[[], str]
 READ_ERRORS = (OSError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError, StepgaugeError)
 """What a probe may fail with: an absent file, an unknown format, a library without the call or (torch: an assertion)
@@ -62,7 +66,7 @@ def read_environment(device: str = "cpu", index: int = 0) -> Environment:
         device: the kind, `cpu` or `cuda`.
         index: which of the visible CUDA devices.
     """
-    torch = _torch()
+    torch = import_torch()
     identity: dict[str, Probe] = dict(_MACHINE_IDENTITY)
     state: dict[str, Probe] = dict(_MACHINE_STATE)
     notes: list[str] = []
@@ -86,15 +90,16 @@ def _read(probes: Mapping[str, Probe], notes: list[str]) -> dict[str, str]:
         try:
             values[name] = probe()
         except READ_ERRORS as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+            reason = (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0]
             notes.append(f"{name} could not be read: {reason or type(error).__name__}")
     return values
 
 
-def _torch() -> ModuleType | None:
+def import_torch() -> ModuleType | None:
+    """torch, or None where it is not installed or cannot be loaded."""
     try:
-        import torch  # noqa: PLC0415 - takes seconds, and light commands never get here
-    except ImportError:
+        import torch
+    except (ImportError, OSError):  # a shared library that is missing raises OSError
         return None
     return torch
 
@@ -106,6 +111,17 @@ def cpu_model() -> str:
     except OSError:
         found = None
     return found[1].strip() if found else platform.processor() or platform.machine() or "unknown CPU"
+
+
+def last_level_cache_bytes() -> float | None:
+    """Size of the largest cache of the first core; None where the system does not say."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        try:
+            sizes.append(parse_bytes(f"{path.read_text().strip()}iB"))  # written as 32768K
+        except (OSError, BadInput):
+            continue
+    return max(sizes, default=None)
 
 
 def usable_cores() -> int:
@@ -147,7 +163,7 @@ def available_memory_bytes() -> float:
 
 def _control_file(name: str) -> str | None:
     """A control file of this container's own group; None where there is no such file."""
-    path = Path("/sys/fs/cgroup") / name
+    path = CONTROL_GROUP / name
     return path.read_text().strip() if path.exists() else None
 
 
@@ -247,7 +263,7 @@ def _cuda_identity(torch: ModuleType, index: int) -> dict[str, Probe]:
 
 
 def _cublas_version() -> str:
-    from importlib import metadata  # noqa: PLC0415 - slow, and only CUDA asks
+    from importlib import metadata
 
     for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
         try:

@@ -89,7 +89,7 @@ def _handle(nvml: Any, uuid: str) -> Any:
 @contextmanager
 def _library() -> Iterator[Any]:
     try:
-        import pynvml  # noqa: PLC0415 - optional, and only asked for on NVIDIA machines
+        import pynvml
     except ImportError:
         raise MissingDependency("nvidia-ml-py", "measure") from None
     try:

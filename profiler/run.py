@@ -32,7 +32,8 @@ MIN_VISITS = 2
 """A case is not done before its second visit, whatever the first one says of itself."""
 
 UNSEEN_DRIFT = 0.05
-"""Half-width assumed for a case that has been visited once: medians on shared machines move by this much in minutes."""
+"""Half-width assumed for a case that was visited once, or preempted when it was visited last: medians on shared
+machines move by this much in minutes."""
 
 BLOCK = 16
 """Neighbours in the caller's order that the first round may swap."""
@@ -101,13 +102,16 @@ class _History:
     samples_s: list[float] = field(default_factory=list)
     visits: int = 0
     visit_s: float = 0.0
+    preempted: bool = False
     reason: str = "the time budget ended before it"
 
     @property
     def halfwidth(self) -> float:
         """Relative uncertainty of its median, over all visits together."""
         width = median_halfwidth(self.samples_s)
-        return width if self.visits >= MIN_VISITS else max(width, UNSEEN_DRIFT)
+        # Samples that wait for the scheduler agree well with one another: on its tick, not on the kernel.
+        doubtful = self.visits < MIN_VISITS or self.preempted
+        return max(width, UNSEEN_DRIFT) if doubtful else width
 
     @property
     def urgency(self) -> float:
@@ -217,7 +221,9 @@ class _Run:
         history.visits += 1
         history.visit_s = time.monotonic() - begun_s
         history.samples_s += [sample.device_s for sample in visit.samples]
-        self.record(self._measurement(history.case, visit, environment))
+        measurement = self._measurement(history.case, visit, environment)
+        history.preempted = "preempted" in measurement.flags
+        self.record(measurement)
         return True
 
     def _measurement(self, case: Case, visit: Visit, environment: Environment) -> Measurement:

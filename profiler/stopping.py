@@ -23,13 +23,13 @@ class StoppingRule:
 
     Args:
         target: half the width of the median's interval, as a share of the median.
-        min_samples: never fewer.
+        min_samples: never fewer; the median of fewer than six has no interval.
         max_samples: never more.
         max_s: no further sample once this time has been measured.
     """
 
     target: float = 0.02
-    min_samples: int = 5
+    min_samples: int = 6
     max_samples: int = 100
     max_s: float = 0.5
 

@@ -15,11 +15,11 @@ import torch
 from oracle.errors import NoDevice
 from profiler.backends.base import Kernel, Sample
 from profiler.backends.torch_device import Rotation, Stopwatch, TorchDevice
-from profiler.environment import available_memory_bytes, cpu_model
+from profiler.environment import available_memory_bytes, cpu_model, last_level_cache_bytes
 from profiler.micro.base import Run
 
-COLD_BYTES = 64.0 * 2**20
-"""Above twice the last-level cache that one core has to itself (2 to 32 MiB on servers of 2017 to 2025)."""
+COLD_BYTES = (64.0 * 2**20, 256.0 * 2**20)
+"""The least and the most that sets of inputs exceed together; between them the size of the last-level cache decides."""
 
 
 class _CpuKernel:
@@ -27,11 +27,11 @@ class _CpuKernel:
         self._rotation = Rotation(runs)
 
     def sample(self, inner: int) -> Sample:
-        runs = self._rotation.take(inner)
+        runs, keep = self._rotation.take(inner), self._rotation.keep
         given_ns = time.thread_time_ns()
         start_ns = time.perf_counter_ns()
         for run in runs:
-            run()
+            keep.append(run())
         elapsed_ns = time.perf_counter_ns() - start_ns
         given_ns = time.thread_time_ns() - given_ns
         return Sample(elapsed_ns * 1e-9 / inner, given_ns * 1e-9 / inner)
@@ -48,17 +48,25 @@ class _CpuStopwatch:
         return [end - start for start, end in pairwise(self._marks_s)]
 
 
+def _cold_bytes() -> float:
+    least, most = COLD_BYTES
+    return min(max(last_level_cache_bytes() or 0.0, least), most)
+
+
 class Cpu(TorchDevice):
     """The CPU, with as many threads as torch uses."""
 
     name = "cpu"
 
     def __init__(self) -> None:
-        super().__init__(cpu_model(), torch.device("cpu"), COLD_BYTES)
+        super().__init__(cpu_model(), torch.device("cpu"), _cold_bytes())
 
     def free_bytes(self) -> float:
         """Memory that can be taken without swapping, within the limit of the container."""
         return available_memory_bytes()
+
+    def release_unused(self) -> None:
+        """Nothing: torch gives memory of CPUs back at once."""
 
     def _kernel(self, runs: Sequence[Run]) -> Kernel:
         return _CpuKernel(runs)

@@ -32,6 +32,10 @@ Result = Tensor | Sequence[Tensor | None]
 Run = Callable[[], Result]
 
 
+PERIOD = 2**20
+"""Random numbers that are drawn before they repeat: too many for any kernel to notice."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """One set of inputs and the closure that is timed on it.
@@ -71,7 +75,7 @@ class Builder:
         """Normal random numbers; (samples, channels, *extents) comes in the execution's memory format."""
         layer = self.call.layer
         dtype = dtype or activation_dtype(layer, self.execution.precision)
-        tensor = torch.randn(*shape, device=self.device).to(dtype)
+        tensor = random_normal(shape, self.device).to(dtype)
         if not isinstance(layer, Attention):  # heads and tokens are no image, though there are four axes
             tensor = in_memory_format(tensor, self.execution)
         return tensor.requires_grad_(grad)
@@ -84,6 +88,13 @@ class Builder:
         """The layer's trainable tensors, scaled by their fan-in so that results stay near one in 16 bits too."""
         tensors = (self.normal(shape, grad=False, dtype=dtype) for shape in self.call.layer.param_shapes)
         return tuple(tensor.div_(math.sqrt(math.prod(tensor.shape[1:]))).requires_grad_(grad) for tensor in tensors)
+
+
+def random_normal(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Normal random numbers that repeat after PERIOD items: drawing costs a CPU far more than copying."""
+    items = math.prod(shape)
+    drawn = torch.randn(min(items, PERIOD), device=device)
+    return drawn.repeat(-(-items // PERIOD))[:items].view(*shape)
 
 
 class Micro(Protocol):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +13,7 @@ from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import Linear
 from oracle.pricing import LayerCall
+from profiler import run, visit
 from profiler.backends.base import Kernel, Sample, open_backend
 from profiler.case import Case, call_from_case
 from profiler.measurement import Environment, Measurement
@@ -26,13 +27,14 @@ def linear(width: int, phase: Phase = Phase.FORWARD) -> Case:
 
 
 class Clockwork:
-    """A device on which a call takes a microsecond per feature, and that can refuse, scatter or pass real time."""
+    """A device on which a call takes a microsecond per feature; it can refuse cases, scatter, and be the clock."""
 
     name = "clockwork"
     device = "Clockwork 1"
 
-    def __init__(self, refused: dict[int, Exception] | None = None, scatter: float = 0.0, real: bool = False) -> None:
-        self.refused, self.scatter, self.real = refused or {}, scatter, real
+    def __init__(self, refused: dict[int, Exception] | None = None, scatter: float = 0.0) -> None:
+        self.refused, self.scatter = refused or {}, scatter
+        self.now_s = 0.0
         self.opened: list[int] = []
         self.calls = 0
 
@@ -55,10 +57,18 @@ class _Wheel:
 
     def sample(self, inner: int) -> Sample:
         self.clockwork.calls += 1
-        if self.clockwork.real:
-            time.sleep(self.seconds * inner)
+        self.clockwork.now_s += self.seconds * inner
         wobble = 1 + self.clockwork.scatter * (-1) ** self.clockwork.calls
         return Sample(self.seconds * wobble, self.seconds / 2)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    """A device of which the time is the only time that passes."""
+    device = Clockwork()
+    for module in (run, visit):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: device.now_s))
+    return device
 
 
 def settings(budget_s: float = 60.0, seed: int = 0, max_visits: int = 4) -> RunSettings:
@@ -99,6 +109,13 @@ def test_a_case_that_never_converges_is_let_go_after_its_visits() -> None:
     assert all("noisy" in measurement.flags for measurement in taken)
 
 
+def test_samples_that_agree_while_the_thread_waited_do_not_count_as_converged() -> None:
+    device = Clockwork()
+    device.name = "cpu"  # the wheel's thread is given half of the time
+    summary = measure([linear(10)], device, lambda measurement: None, settings(max_visits=3))
+    assert (summary.visits, summary.converged) == (3, 0)
+
+
 def test_later_rounds_begin_with_what_weighs_most() -> None:
     device = Clockwork(scatter=0.2)
     cases = [linear(width) for width in (10, 20, 40)]
@@ -119,24 +136,23 @@ def test_the_first_round_keeps_the_order_of_the_blocks_and_shuffles_within() -> 
     assert again.opened == device.opened
 
 
-def test_a_budget_that_is_too_short_keeps_the_first_cases_and_names_the_others() -> None:
-    # 20 ms per call: a visit of 3 + 5 calls takes 160 ms, so a second has room for a few of 40.
+def test_a_budget_that_is_too_short_keeps_the_first_cases_and_names_the_others(clock: Clockwork) -> None:
+    # 20 ms per call; a visit is 3 + 2 calls until it is warm and 6 samples, 180 to 220 ms. A second has room for four
+    # or five of 40; after it, what is begun is given up after one call each, until the time is over.
     cases = [linear(20_000) for _ in range(40)]
-    begun = time.monotonic()
-    summary = measure(cases, Clockwork(real=True), lambda measurement: None, settings(1.0))
-    assert time.monotonic() - begun < 1.5
-    assert 0 < summary.measured < 40
+    summary = measure(cases, clock, lambda measurement: None, settings(1.0))
+    assert summary.measured in (4, 5)
     assert summary.measured + len(summary.unmeasured) == 40
+    assert summary.elapsed_s < 1.0 + 0.02
     assert {item.reason for item in summary.unmeasured} <= {
         "the time budget ended before it",
         "it would not have ended within the time budget",
     }
 
 
-def test_a_visit_that_cannot_end_in_time_is_given_up_after_one_call() -> None:
-    device = Clockwork(real=True)
-    summary = measure([linear(200_000)], device, lambda measurement: None, settings(1.0))
-    assert (summary.measured, device.calls) == (0, 1)
+def test_a_visit_that_cannot_end_in_time_is_given_up_after_one_call(clock: Clockwork) -> None:
+    summary = measure([linear(200_000)], clock, lambda measurement: None, settings(1.0))
+    assert (summary.measured, clock.calls) == (0, 1)
     assert summary.unmeasured[0].reason == "it would not have ended within the time budget"
 
 
@@ -162,9 +178,9 @@ def test_progress_counts_every_case_of_a_round() -> None:
 
 
 def test_very_short_calls_are_batched_up_to_a_limit() -> None:
-    visit = sample_until(_Wheel(Clockwork(), 1e-9), StoppingRule())
-    assert visit is not None
-    assert visit.inner == MAX_INNER
+    found = sample_until(_Wheel(Clockwork(), 1e-9), StoppingRule())
+    assert found is not None
+    assert found.inner == MAX_INNER
 
 
 def test_the_hosts_clock_tells_preemption_and_launch_bound_kernels() -> None:
@@ -193,7 +209,7 @@ def test_the_cpu_is_measured_in_every_phase() -> None:
     assert summary.measured == 4
     for measurement in taken:
         assert 0 < measurement.median_s < 1
-        assert len(measurement.host_s) == len(measurement.device_s) >= 5
+        assert len(measurement.host_s) == len(measurement.device_s) >= 6
         assert measurement.environment.identity["threads"]
 
 
