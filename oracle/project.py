@@ -45,6 +45,7 @@ def project(
     layer_timer: LayerTimer,
     transfer_timer: TransferTimer,
     memory_rule: MemoryRule = AUTOGRAD,
+    suggest_batch: bool = True,
 ) -> Projection:
     """Predict a step of a job under a strategy.
 
@@ -57,6 +58,8 @@ def project(
         layer_timer: prices kernels.
         transfer_timer: prices transfers.
         memory_rule: what a device holds.
+        suggest_batch: whether the reason of what does not fit names the largest batch that does, which is searched
+            for along the rule and costs more than the projection itself.
 
     Raises:
         NotCalibrated: a timer knows nothing of something that the plan asks.
@@ -72,7 +75,7 @@ def project(
     return Projection(
         strategy=strategy.name,
         job=job,
-        reason=refusal_of(job, strategy, memory, memory_rule),
+        reason=refusal_of(job, strategy, memory, memory_rule) if suggest_batch else memory.refusal or "",
         samples_per_device=plan.samples,
         step=total_of(spent.compute) + total_of(spent.communication) + spent.bubble + stragglers,
         compute=spent.compute,
@@ -152,13 +155,14 @@ def _add_up(
     counts: dict[_Where, Floats] = {}
     for where, question, count in asked:
         counts.setdefault(where, np.zeros(len(questions)))[questions[question]] += count
-    per_step = sum((_passes(plan, where) * row for where, row in counts.items()), start=np.zeros(len(questions)))
+    per_step = sum((passes_of(plan, where) * row for where, row in counts.items()), start=np.zeros(len(questions)))
     for method, seconds in zip(prices.methods, per_step * prices.middle_s, strict=True):
         methods[method] += seconds
     return {where: prices.total(row) for where, row in counts.items()}
 
 
-def _passes(plan: Plan, where: _Where) -> int:
+def passes_of(plan: Plan, where: _Where) -> int:
+    """How often per step something happens that a stage's pass (or its exchange of gradients or update) does once."""
     index, part, place = where
     if part not in FORWARD_BACKWARD:
         return 1

@@ -47,7 +47,11 @@ class Hybrid:
 
     def plan(self, job: Job) -> Plan:
         """The inner plan of a group, replicated."""
-        return self.outer.around(job, self.inner, self._group(job) or 1)
+        return self.outer.around(job, self.inner, self.group_of(job))
+
+    def group_of(self, job: Job) -> int:
+        """Devices in a group for a job within the limit."""
+        return self._group(job) or 1
 
     def _refused(self, job: Job) -> str:
         if self.group is None:
