@@ -170,7 +170,7 @@ class Concat(Layer):
     def __post_init__(self) -> None:
         if len(self.channels) < 2:
             raise BadInput(f"a {self.kind} layer joins two or more tensors, not {len(self.channels)}")
-        positive(self, channels=self.channels, extents=self.extents)
+        positive(self, channels=(*self.channels, *self.extents))
 
     @property
     def input_shapes(self) -> tuple[Shape, ...]:
