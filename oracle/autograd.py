@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import Any
 
 import numpy as np
 
 from oracle.estimate import Floats
+from oracle.identity import Same
 from oracle.layer import Layer
 from oracle.layers import Loss, Norm
 from oracle.liveness import Moment, Placed, Sizes, moments_of
 from oracle.memory import MemoryKind
-from oracle.model import INPUT, ModelGraph
+from oracle.model import INPUT, ModelGraph, Node
 from oracle.plan import Plan, StepPart
 
 
@@ -155,14 +155,14 @@ class Autograd:
     def _held(self, plan: Plan, stages: range) -> _Held:
         """What the layers of stages hold, per sample of the first of them."""
         execution, parts = plan.job.execution, plan.stages[stages.start : stages.stop]
-        layers = _Same(tuple(chain.from_iterable(stage.nodes for stage in parts)))
+        layers = Same(tuple(chain.from_iterable(stage.nodes for stage in parts)))
         scales = tuple((len(stage.nodes), stage.samples / parts[0].samples) for stage in parts)
         mask_bytes = 1 if self.overheads.fused_dropout else execution.item_bytes
         widths = (execution.item_bytes, execution.parameter_bytes, mask_bytes)
         # A stage of a pipeline has its share of the segments.
         segments = execution.recomputed_segments * len(layers.items) / len(plan.job.model.nodes)
         count = max(1, round(segments)) if segments else 0
-        return _compiled(_Same((plan.job.model,)), layers, scales, widths, count)
+        return _compiled(Same((plan.job.model,)), layers, scales, widths, count)
 
     def _room(self, plan: Plan, held: _Held) -> float:
         copies = _ROOM[self.overheads.update_loop].get(plan.job.execution.optimizer, 0)
@@ -221,26 +221,10 @@ def _weights(samples: int) -> Floats:
     return weights
 
 
-class _Same:
-    """Objects that equal only themselves: a key that does not walk through hundreds of layers."""
-
-    __slots__ = ("ids", "items")
-
-    def __init__(self, items: tuple[Any, ...]) -> None:
-        self.items = items
-        self.ids = tuple(map(id, items))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.ids == other.ids
-
-    def __hash__(self) -> int:
-        return hash(self.ids)
-
-
 @lru_cache(maxsize=1024)
 def _compiled(
-    model: _Same,
-    nodes: _Same,
+    model: Same[ModelGraph],
+    nodes: Same[Node],
     scales: tuple[tuple[int, float], ...],
     widths: tuple[int, int, int],
     recomputed_segments: int,

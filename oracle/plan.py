@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from oracle.errors import OutOfRange, UnknownName
 from oracle.execution import Execution
+from oracle.identity import Same
 from oracle.layer import Layer, Phase
 from oracle.layers import Elementwise
 from oracle.machine import Cluster
@@ -305,18 +307,28 @@ def tasks_of(model: ModelGraph, nodes: Sequence[Node], samples: int, *, recomput
         samples: samples of one pass.
         recompute: whether forward runs once more in backward, because its activations were not kept.
     """
+    counted = _counted(Same((model,)), Same(tuple(nodes)), recompute)
+    return tuple(Task(LayerCall(layer, phase, samples), part, count) for layer, phase, part, count in counted)
+
+
+@lru_cache(maxsize=4096)
+def _counted(
+    model: Same[ModelGraph], nodes: Same[Node], recompute: bool
+) -> tuple[tuple[Layer, Phase, StepPart, int], ...]:
+    """The tasks for any number of samples: a sweep over batches asks for them again and again."""
+    graph = model.items[0]
     counts: Counter[tuple[Layer, Phase, StepPart]] = Counter()
-    for node in nodes:
+    for node in nodes.items:
         for phase in node.layer.phases:
-            if phase is not Phase.BACKWARD_DATA or _runs_backward_data(model, node):
+            if phase is not Phase.BACKWARD_DATA or _runs_backward_data(graph, node):
                 counts[node.layer, phase, StepPart(phase.value)] += 1
         if recompute:
             counts[node.layer, Phase.FORWARD, StepPart.BACKWARD_DATA] += 1
-        extra_readers = model.readers[node.name] - 1
-        if extra_readers > 0 and (model.needs_data_gradient[node.name] or node.layer.params):
+        extra_readers = graph.readers[node.name] - 1
+        if extra_readers > 0 and (graph.needs_data_gradient[node.name] or node.layer.params):
             sum_of_two = Elementwise("add", node.layer.output_shape)
             counts[sum_of_two, Phase.FORWARD, StepPart.BACKWARD_DATA] += extra_readers
-    return tuple(Task(LayerCall(layer, phase, samples), part, count) for (layer, phase, part), count in counts.items())
+    return tuple((*key, count) for key, count in counts.items())
 
 
 def _runs_backward_data(model: ModelGraph, node: Node) -> bool:

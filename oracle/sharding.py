@@ -16,10 +16,12 @@ normalisations, softmax) cannot be split, and neither can transposed convolution
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from oracle.errors import OutOfRange
 from oracle.layer import Layer, Shape
 from oracle.layers import Elementwise, Linear, Norm
+from oracle.model import Node
 from oracle.windows import Conv, Pool
 
 
@@ -58,6 +60,7 @@ def spatial_ways(layer: Layer) -> Shape:
     return ()
 
 
+@lru_cache(maxsize=2**14)
 def shard(layer: Layer, *, filters: int = 1, channels: int = 1, spatial: Shape = ()) -> Layer:
     """The layer that the slowest of several devices runs.
 
@@ -87,6 +90,12 @@ def shard(layer: Layer, *, filters: int = 1, channels: int = 1, spatial: Shape =
             _check(layer, f"axis {axis + 1}", ways, possible[axis] if axis < len(possible) else 0)
         layer = _block(layer, (*spatial, *(1,) * (len(possible) - len(spatial))))
     return layer
+
+
+@lru_cache(maxsize=2**14)
+def shard_node(node: Node, *, filters: int = 1, channels: int = 1, spatial: Shape = ()) -> Node:
+    """A layer in its place with the `shard` that one device runs: the same object for the same question."""
+    return replace(node, layer=shard(node.layer, filters=filters, channels=channels, spatial=spatial))
 
 
 def forward_halo(layer: Layer, axis: int) -> tuple[int, int]:

@@ -9,13 +9,13 @@ be completed, so here it is 2 |y| + |x| of every split layer. A grouped convolut
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from oracle.groups import Group
 from oracle.model import Node
 from oracle.plan import Exchange, Job, Limit, Plan, StepPart, stage_of
-from oracle.sharding import channel_ways, shard
+from oracle.sharding import channel_ways, shard_node
 from oracle.strategies.filter import chosen, limit_by
 
 
@@ -46,7 +46,7 @@ class Channel:
             if node.name not in split:
                 shards.append(node)
                 continue
-            shards.append(replace(node, layer=shard(node.layer, channels=group.size)))
+            shards.append(shard_node(node, channels=group.size))
             item_bytes = job.global_batch * job.execution.item_bytes
             summed = group.transfer(job.cluster, "all_reduce", item_bytes * node.layer.output_items)
             exchanges.append(Exchange(summed, StepPart.FORWARD, node.name))

@@ -10,7 +10,7 @@ gradients are exchanged. Grouped convolutions are split by their groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from oracle.errors import BadInput
@@ -18,7 +18,7 @@ from oracle.groups import Group
 from oracle.layer import Layer
 from oracle.model import Node
 from oracle.plan import Exchange, Job, Limit, Plan, Stage, StepPart, stage_of
-from oracle.sharding import filter_ways, shard
+from oracle.sharding import filter_ways, shard_node
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def split_by_filters(job: Job, nodes: Sequence[Node], split: Collection[str], sa
         if node.name not in split or group.size == 1:
             shards.append(node)
             continue
-        shards.append(replace(node, layer=shard(node.layer, filters=group.size)))
+        shards.append(shard_node(node, filters=group.size))
         item_bytes = samples * job.execution.item_bytes
         if node.name != last:
             whole = group.transfer(job.cluster, "all_gather", item_bytes * node.layer.output_items)

@@ -16,8 +16,6 @@ from typing import ClassVar
 from oracle.cuts import balanced_cuts
 from oracle.errors import BadInput, UnknownName
 from oracle.groups import hop
-from oracle.layer import Phase
-from oracle.model import ModelGraph
 from oracle.plan import PIPELINES, Exchange, Job, Limit, Microbatched, Place, Plan, StepPart, stage_of
 from oracle.strategies.serial import Serial
 
@@ -58,12 +56,11 @@ class Pipeline:
         model, bounds = job.model, self._bounds(job)
         samples = -(-job.global_batch // (self.segments or 4 * job.devices))
         segments = -(-job.global_batch // samples)
-        crossing = _crossing_items(model)
         stages = []
         for device, (first, last) in enumerate(pairwise(bounds)):
             exchanges = []
             if last < len(model.nodes):
-                size_bytes = samples * job.execution.item_bytes * crossing[last]
+                size_bytes = samples * job.execution.item_bytes * model.crossing_items[last]
                 for part in (StepPart.FORWARD, StepPart.BACKWARD_DATA):
                     exchanges.append(Exchange(hop(job.cluster, device, size_bytes), part, place=Place.BETWEEN))
             stages.append(stage_of(job, model.nodes[first:last], samples, exchanges))
@@ -72,7 +69,7 @@ class Pipeline:
     def _bounds(self, job: Job) -> list[int]:
         nodes = job.model.nodes
         if self.cuts is None:
-            return [0, *balanced_cuts(_flop(job.model), job.devices), len(nodes)]
+            return [0, *balanced_cuts(job.model.sample_flop, job.devices), len(nodes)]
         places = {node.name: index for index, node in enumerate(nodes)}
         for name in self.cuts:
             if name not in places:
@@ -81,29 +78,3 @@ class Pipeline:
         if any(first >= last for first, last in pairwise(bounds)):
             raise BadInput(f"the cuts {', '.join(self.cuts)} of {job.model.name} leave a stage without layers")
         return bounds
-
-
-def _flop(model: ModelGraph) -> list[float]:
-    """Operations of forward and backward of every layer, per sample."""
-    return [
-        sum(node.layer.work(phase, 1).flop for phase in node.layer.phases if phase is not Phase.UPDATE)
-        for node in model.nodes
-    ]
-
-
-def _crossing_items(model: ModelGraph) -> list[int]:
-    """For every layer: items per sample made before it and read by it or after it; the model's samples not counted."""
-    changes = [0] * (len(model.nodes) + 1)
-    places = {node.name: index for index, node in enumerate(model.nodes)}
-    last_read: dict[str, int] = {}
-    for index, node in enumerate(model.nodes):
-        last_read.update(dict.fromkeys(node.inputs, index))
-    for name, read in last_read.items():
-        if name in places:
-            items = model.nodes[places[name]].layer.output_items
-            changes[places[name] + 1] += items
-            changes[read + 1] -= items
-    crossing = [0]
-    for change in changes[1:]:
-        crossing.append(crossing[-1] + change)
-    return crossing

@@ -22,7 +22,7 @@ from oracle.groups import Group
 from oracle.layer import Shape
 from oracle.model import INPUT, Node
 from oracle.plan import Exchange, Job, Limit, Plan, StepPart, stage_of
-from oracle.sharding import backward_halo, forward_halo, shard, spatial_ways
+from oracle.sharding import backward_halo, forward_halo, shard, shard_node, spatial_ways
 from oracle.strategies.data import with_gradient_exchange
 
 
@@ -60,7 +60,7 @@ class Spatial:
         grid = (job.devices,) if self.grid is None or job.devices == 1 else self.grid
         group = Group(job.devices)
         split = self._split(job, grid) if group.size > 1 else frozenset()
-        nodes = [replace(n, layer=shard(n.layer, spatial=grid)) if n.name in split else n for n in job.model.nodes]
+        nodes = [shard_node(n, spatial=grid) if n.name in split else n for n in job.model.nodes]
         exchanges = [] if group.size == 1 else [*_halos(job, split, grid), *_junctions(job, split, group)]
         stage = stage_of(job, tuple(nodes), job.global_batch, exchanges)
         stage = replace(with_gradient_exchange(stage, job, group), reduced=group.size)

@@ -92,7 +92,7 @@ def test_what_needs_all_of_a_tensor_is_not_split_in_space(layer: Layer) -> None:
 def test_what_has_no_filters_is_not_split_by_them(kind: str, layer: Layer) -> None:
     assert filter_ways(layer) == channel_ways(layer) == 0
     with pytest.raises(OutOfRange, match=f"can spread its {kind} over 1 device, not 2"):
-        shard(layer, **{kind: 2})  # type: ignore[arg-type]
+        shard(layer, **{kind: 2})
 
 
 def test_limits_of_shards_are_those_of_the_shapes() -> None:
@@ -132,5 +132,5 @@ def test_halos_are_the_rows_that_blocks_lack(rows: int, kernel: int, stride: int
 @pytest.mark.parametrize("split", [{"filters": 4}, {"channels": 4}, {"spatial": (4,)}, {"spatial": (2, 2)}])
 def test_equal_shares_do_equal_parts_of_the_work(phase: Phase, split: dict[str, int]) -> None:
     layer = Conv.of((8, 16, 16), 8, 3, padding=1, bias=False)
-    share = shard(layer, **split)  # type: ignore[arg-type]
+    share = shard(layer, **split)
     assert 4 * share.work(phase, 2).flop == layer.work(phase, 2).flop
