@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +51,7 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
     from service.checking import examine
 
     report = examine(device, db)
-    _print(report, json, "print_report")
+    _print("doctor", report, json)
     if not report.usable:
         raise typer.Exit(1)
 
@@ -86,7 +86,7 @@ def calibrate(
     )
     with _open(db) as store, _progress() as progress:
         result = use_case(store, request, progress)
-    _print(result, json, "print_calibrated")
+    _print("calibrate", result, json)
 
 
 @app.command("list")
@@ -95,7 +95,7 @@ def list_(db: Db = None, json: Json = False) -> None:
     from service.catalogue import list_calibrations
 
     with _open(db) as store:
-        _print(list_calibrations(store), json, "print_catalogue")
+        _print("list", list_calibrations(store), json)
 
 
 @app.command()
@@ -108,7 +108,7 @@ def show(
     from service.catalogue import show_calibration
 
     with _open(db) as store:
-        _print(show_calibration(store, name), json, "print_calibration")
+        _print("show", show_calibration(store, name), json)
 
 
 @app.command()
@@ -149,7 +149,7 @@ def predict(
     )
     with _open(db) as store:
         result = use_case(store, request)
-    _print(result, json, "print_predicted")
+    _print("predict", result, json)
 
 
 @app.command()
@@ -178,7 +178,7 @@ def validate(
     )
     with _open(db) as store, _progress() as progress:
         result = use_case(store, request, progress)
-    _print(result, json, "print_validated")
+    _print("validate", result, json)
 
 
 @app.command()
@@ -202,7 +202,7 @@ def compare(
     models = tuple(parse_model_batch(text) for text in model or [])
     with _open(db) as store:
         result = use_case(store, first, second, models, _execution(precision, memory_format, optimizer))
-    _print(result, json, "print_compared")
+    _print("compare", result, json)
 
 
 @app.command()
@@ -269,17 +269,16 @@ def _progress() -> Iterator[Progress]:
         yield advance
 
 
-def _print(result: Any, json: bool, printer: str) -> None:
-    """Print a result as JSON, or with one of the printers of `service.printing`."""
+def _print(command: str, result: Any, json: bool) -> None:
+    """Print a result as JSON, or with the command's printer."""
     if json:
         from json import dumps
 
-        typer.echo(dumps(result.to_dict(), indent=2))
+        typer.echo(dumps({"format": f"stepgauge-{command}-1", **result.to_dict()}, indent=2))
         return
-    import service.printing
+    from service.printing import PRINTERS
 
-    show_result: Callable[[Any], None] = getattr(service.printing, printer)
-    show_result(result)
+    PRINTERS[command](result)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from calibration.features import family
 from calibration.kernels import Dropped, FamilyFit, fit_family
-from calibration.repeats import LEAST_CASES, Visits, drift_sd, measured_shape, visits
+from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, visits
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
@@ -74,7 +74,7 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
         validity_key=environment.validity_key,
         fits=tuple(result.fit for result in fits.values() if result.fit is not None),
         shapes=shapes,
-        common_sd=drift_sd(found),
+        common_sd=common_sd(found),
         notes=notes,
     )
     return calibration, Report(len(measurements), reports, notes)

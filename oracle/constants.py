@@ -138,7 +138,8 @@ class Calibration:
         created_at: UTC, ISO 8601.
         environment: what makes the numbers reproducible (`profiler.environment`).
         validity_key: a hash of those parts of the environment that must match for the constants to hold.
-        common_sd: standard deviation of the machine's own drift, common to all kernels of a run, in ln(seconds).
+        common_sd: standard deviation of ln(seconds) that all kernels of a step have in common: the machine's drift, and
+            what a step does beside its kernels.
         notes: what the fit wants said whenever the calibration is used.
     """
 

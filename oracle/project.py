@@ -38,6 +38,9 @@ from oracle.projection import FORWARD_BACKWARD, NONE, PartTimes, Projection, tot
 
 _BACKWARD = (StepPart.BACKWARD_DATA, StepPart.BACKWARD_WEIGHT)
 
+MENTIONED_SHARE = 0.01
+"""The share of a step from which a note says that it is extrapolated or assumed."""
+
 
 def project(
     job: Job,
@@ -294,9 +297,9 @@ def _notes(plan: Plan, memory: Memory, methods: Mapping[Method, float]) -> tuple
     notes = []
     if plan.samples * plan.groups > plan.job.global_batch:
         notes.append(f"{plan.job.global_batch} samples do not divide evenly: the busiest device has {plan.samples}")
-    if methods.get(Method.EXTRAPOLATED):
+    if methods.get(Method.EXTRAPOLATED, 0.0) >= MENTIONED_SHARE:
         notes.append(f"{methods[Method.EXTRAPOLATED]:.0%} of the step is priced outside the range that was measured")
-    if methods.get(Method.ASSUMED):
+    if methods.get(Method.ASSUMED, 0.0) >= MENTIONED_SHARE:
         notes.append(f"{methods[Method.ASSUMED]:.0%} of the step rests on numbers that were given, not measured")
     if memory.fits is None:
         notes.append("the memory of the device is not known, so whether it fits was not checked")

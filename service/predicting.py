@@ -57,7 +57,10 @@ def predict(store: Store, request: PredictRequest) -> PredictResult:
     projections = tuple(
         _project(request, name, devices, cluster, timer) for name in request.models for devices in request.devices
     )
-    return PredictResult(calibration, projections, validity_notes(calibration))
+    notes = validity_notes(calibration)
+    if cluster.device != calibration.device:
+        notes += (f"the cluster has {cluster.device}, but the calibration is of {calibration.device}",)
+    return PredictResult(calibration, projections, notes)
 
 
 def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster, timer: CalibratedTimer) -> Projection:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
@@ -96,26 +97,33 @@ def print_calibration(shown: ShownCalibration) -> None:
     identity = ", ".join(f"{key} {value}" for key, value in sorted(calibration.environment.items()))
     console.print(f"[dim]{escape(identity)}[/]", highlight=False)
     console.print(
-        f"{len(calibration.shapes)} shapes are looked up; the machine as a whole drifts by "
-        f"{calibration.common_sd:.1%} (standard deviation)",
+        f"{len(calibration.shapes)} shapes are looked up; all kernels together are uncertain by "
+        f"{calibration.common_sd:.0%} (drift of the machine, and what a step does beside its kernels)",
         highlight=False,
     )
     _notes(console, shown.notes)
 
 
 def _print_constants(console: Console, calibration: Calibration) -> None:
+    executions = {fit.execution for fit in calibration.fits if fit.phase != Phase.UPDATE}
     table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
-        table.add_row(_kernels(fit), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
+        label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
+        table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
     console.print(table)
-    console.print("[dim]80 % intervals in brackets; a dash: the measurements do not identify it[/]", highlight=False)
+    console.print(
+        f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
+        "a dash: the measurements do not identify it[/]",
+        highlight=False,
+    )
 
 
 def _kernels(fit: KernelFit) -> str:
-    """`conv2d backward-data, fp32/channels_first`."""
-    phase = "" if fit.family == fit.phase else f" {fit.phase.replace('_', '-')}"
-    return f"{fit.family}{phase}, {fit.execution}"
+    """`conv2d backward-data`, `update sgd_momentum`."""
+    if fit.phase == Phase.UPDATE:
+        return f"update {fit.execution.rpartition('/')[2]}"
+    return f"{fit.family} {fit.phase.replace('_', '-')}"
 
 
 def _constant(fit: KernelFit, quantity: str) -> str:
@@ -177,8 +185,14 @@ def _prediction_cells(projection: Projection) -> list[str]:
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
         "-" if memory is None else format_bytes(memory.total_bytes),
-        ", ".join(f"{share:.0%} {method}" for method, share in projection.methods.items()),
+        _known_by(projection),
     ]
+
+
+def _known_by(projection: Projection) -> str:
+    """`80% measured, 20% fitted`; below half a percent as `<1%`."""
+    shares = ((f"{share:.0%}" if share >= 0.005 else "<1%", method) for method, share in projection.methods.items())
+    return ", ".join(f"{share} {method}" for share, method in shares)
 
 
 def print_validated(result: ValidateResult) -> None:
@@ -196,7 +210,7 @@ def print_validated(result: ValidateResult) -> None:
             f"{format_seconds(step.measured_s)} (n = {len(step.measurement.device_s)})",
             f"{step.difference:+.1%}",
             "yes" if step.inside else "no",
-            ", ".join(f"{share:.0%} {method}" for method, share in projection.methods.items()),
+            _known_by(projection),
         )
     console.print(table)
     _notes(console, result.notes)
@@ -237,3 +251,15 @@ def print_compared(result: CompareResult) -> None:
         if only:
             console.print(f"only in {name}: {', '.join(only)}", highlight=False)
     _notes(console, result.notes)
+
+
+PRINTERS: dict[str, Callable[[Any], None]] = {
+    "doctor": print_report,
+    "calibrate": print_calibrated,
+    "list": print_catalogue,
+    "show": print_calibration,
+    "predict": print_predicted,
+    "validate": print_validated,
+    "compare": print_compared,
+}
+"""The printer of each command's result."""

@@ -57,7 +57,8 @@ def test_a_new_shape_inside_the_range_is_fitted(calibration: Calibration) -> Non
 
 
 def test_outside_the_range_the_residual_is_doubled(calibration: Calibration) -> None:
-    prices = CalibratedTimer(calibration, Execution()).price([forward(NEW_CONV), forward(NEW_CONV, 100_000)])
+    alone = replace(calibration, common_sd=0.0)  # without what both have in common
+    prices = CalibratedTimer(alone, Execution()).price([forward(NEW_CONV), forward(NEW_CONV, 100_000)])
     assert prices.methods == (Method.FITTED, Method.EXTRAPOLATED)
     spread = np.log(prices.draws_s).std(axis=1)
     assert spread[1] > 1.3 * spread[0]

@@ -67,6 +67,13 @@ def test_more_devices_than_the_cluster_has_are_refused(stepgauge: Stepgauge, sto
     assert_refused(stepgauge(*predict, "4"), "2 devices")
 
 
+def test_a_cluster_of_other_devices_is_noted(stepgauge: Stepgauge, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(CLUSTER.replace("simulated device", "Tesla V100"))
+    ran = stepgauge("predict", "resnet50", "--batch", 8, "--cluster", tmp_path / "other.yaml", "--db", store)
+    assert ran.code == 0
+    assert "the cluster has Tesla V100, but the calibration is of simulated device" in ran.out
+
+
 def test_predicting_without_a_calibration_says_how_to_get_one(stepgauge: Stepgauge, tmp_path: Path) -> None:
     assert_refused(stepgauge("predict", "resnet50", "--batch", 8, "--db", tmp_path / "empty.sqlite"), "calibrate")
 
