@@ -14,7 +14,6 @@ from oracle.errors import StepgaugeError
 
 if TYPE_CHECKING:
     from db.store import Store
-
     from oracle.execution import Execution
     from service.requests import Progress
 
@@ -48,7 +47,7 @@ Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, 
 
 @app.command()
 def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
-    """Say what of this machine would spoil a calibration, and what is missing."""
+    """Check this machine: what would spoil a calibration."""
     from service.checking import examine
 
     report = examine(device, db)
@@ -64,7 +63,7 @@ def calibrate(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long to measure, such as 90s or 10min.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: about 100 s instead of 10 min.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 4 minutes instead of 15.")] = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -72,7 +71,7 @@ def calibrate(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Measure this machine's kernels, fit its constants and store both."""
+    """Measure this machine, fit its constants, store both."""
     from oracle.units import parse_seconds
     from service.calibrating import calibrate as use_case
     from service.requests import CalibrateRequest
@@ -105,7 +104,7 @@ def show(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Show the constants of one calibration with their intervals, and how far they can be trusted."""
+    """Show one calibration: constants, intervals, errors."""
     from service.catalogue import show_calibration
 
     with _open(db) as store:
@@ -129,7 +128,10 @@ def predict(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Predict training steps and epochs from a stored calibration; needs no torch and no GPU."""
+    """Predict training steps and epochs; needs no GPU.
+
+    Prices every layer of the model from a stored calibration. Runs on any machine, without torch.
+    """
     from service.predicting import predict as use_case
     from service.requests import PredictRequest, parse_devices
 
@@ -162,7 +164,7 @@ def validate(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Run real training steps on this machine beside what a calibration predicts for them."""
+    """Run real training steps here beside their prediction."""
     from oracle.units import parse_seconds
     from service.requests import ValidateRequest, parse_model_batch
     from service.validating import validate as use_case
@@ -193,7 +195,7 @@ def compare(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Put two calibrations side by side: constants with their ratio, and predicted steps."""
+    """Put two calibrations side by side, and their steps."""
     from service.comparing import compare as use_case
     from service.requests import parse_model_batch
 
@@ -209,7 +211,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: print it.")] = None,
     db: Db = None,
 ) -> None:
-    """Write a calibration as JSON, to be loaded elsewhere (a laptop without a GPU, a colleague's store)."""
+    """Write a calibration as JSON, to be loaded elsewhere."""
     from service.catalogue import export_calibration, write_text
 
     with _open(db) as store:
@@ -243,7 +245,8 @@ def _execution(precision: str, memory_format: str, optimizer: str) -> Execution:
 
 @contextmanager
 def _open(db: str | None) -> Iterator[Store]:
-    from db.store import Store, default_url
+    from db.location import default_url
+    from db.store import Store
 
     with Store.open(db or default_url()) as store:
         yield store
@@ -284,7 +287,9 @@ def main() -> None:
     try:
         app()
     except StepgaugeError as error:
-        sys.stderr.write(f"error: {error}\n")
+        # A name or a file may hold line breaks; the error stays one line.
+        line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+        sys.stderr.write(f"error: {line}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; what was measured is kept\n")

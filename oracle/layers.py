@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 from oracle.errors import BadInput, UnknownName
@@ -284,6 +285,12 @@ def checked(value: object, wanted: object, where: str) -> Any:
     return value
 
 
+@cache
+def _field_types(cls: type[Layer]) -> dict[str, Any]:
+    """The types of a layer's fields, worked out once per kind: a calibration holds thousands of layers."""
+    return get_type_hints(cls)
+
+
 def layer_from_dict(values: Mapping[str, Any]) -> Layer:
     """Read what `Layer.to_dict` wrote.
 
@@ -294,7 +301,7 @@ def layer_from_dict(values: Mapping[str, Any]) -> Layer:
     if kind not in LAYERS:
         raise UnknownName("layer kind", kind, LAYERS)
     cls = LAYERS[kind]
-    types = get_type_hints(cls)
+    types = _field_types(cls)
     known = {field.name for field in fields(cls)}
     unknown = set(values) - known - {"kind"}
     if unknown:

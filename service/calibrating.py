@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from calibration.calibrate import Report, fit
-from calibration.design import default_cases
+from calibration.design import default_cases, model_calls
 from db.store import Store
-from oracle.loading import load_model
-from profiler.run import RunSummary, measure
-
 from oracle.constants import Calibration
 from oracle.errors import BadInput
-from profiler.backends import open_backend
+from oracle.loading import load_model
+from oracle.pricing import LayerCall
+from profiler.backends.base import open_backend
+from profiler.run import RunSettings, RunSummary, measure
+from profiler.stopping import StoppingRule
 from service.requests import CalibrateRequest, Progress, silent
 
-QUICK_BUDGET_S = 100.0
-"""Enough for two visits of every quick case on two cores."""
+QUICK_BUDGET_S = 240.0
+"""Enough for two visits of most quick cases on two cores."""
 
-FULL_BUDGET_S = 600.0
+FULL_BUDGET_S = 900.0
+
+TARGET = 0.03
+"""Half-width of a median's 95 % interval at which a visit ends: less than what the machine drifts between visits."""
+
+VISIT_S = 0.15
+"""Sampling time of one visit: several short visits show the drift between them, which one long visit hides."""
 
 CALIBRATION_MODELS = (("resnet50", 8), ("alexnet", 32))
 """The models whose own shapes a default calibration measures, with the samples of one step."""
@@ -50,8 +58,9 @@ class CalibrateResult:
             "device": self.calibration.device,
             "store": self.store,
             "elapsed_s": self.elapsed_s,
+            "measured": self.run.measured,
             "visits": self.run.visits,
-            "skipped": list(self.run.skipped),
+            "unmeasured": [{"case": item.case.to_dict(), "reason": item.reason} for item in self.run.unmeasured],
             "notes": list(self.calibration.notes),
         }
 
@@ -71,20 +80,15 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
     backend = open_backend(request.device)
     models = [(load_model(name), samples) for name, samples in CALIBRATION_MODELS]
     cases = default_cases(models, request.execution, quick=request.quick)
-    environment = backend.environment()
-    run_id = store.begin_run("calibrate", backend.device, environment)
+    counts = sum((Counter(model_calls(graph, samples)) for graph, samples in models), Counter[LayerCall]())
+    weights = [float(max(1, counts[case.call])) for case in cases]
+    budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
+    run_id = store.begin_run("calibrate", backend.device, backend.environment())
+    settings = RunSettings(run_id, budget_s, request.seed, StoppingRule(target=TARGET, max_s=VISIT_S))
     status = "interrupted"
     try:
-        run = measure(
-            cases,
-            backend,
-            store.add_measurement,
-            run_id=run_id,
-            budget_s=request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S),
-            seed=request.seed,
-            progress=progress,
-        )
-        status = "measured"
+        run = measure(cases, backend, store.add_measurement, settings, weights, progress)
+        status = "finished"
     finally:
         store.finish_run(run_id, status)
     created_at = datetime.now(UTC).isoformat(timespec="seconds")

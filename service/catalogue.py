@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from db.store import CalibrationSummary, Store
-from oracle.interchange import calibration_from_json, calibration_to_json
-
 from oracle.constants import Calibration
 from oracle.errors import BadInput
+from oracle.interchange import calibration_from_json, calibration_to_json
 from service.predicting import find_calibration, validity_notes
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -68,28 +67,21 @@ def load_calibration(store: Store, file: Path, name: str | None) -> Calibration:
     Raises:
         BadInput: the file cannot be read, is no calibration, or its name is taken.
     """
-    calibration = calibration_from_json(read_text(file))
+    calibration = calibration_from_json(_read(file))
     if name is not None:
         calibration = dataclasses.replace(calibration, name=name)
     store.add_calibration(calibration, [])
     return calibration
 
 
-def read_text(file: Path) -> str:
-    """Read a small text file.
-
-    Raises:
-        BadInput: it cannot be read, is too large, or is no UTF-8 text.
-    """
+def _read(file: Path) -> bytes:
     try:
         size = file.stat().st_size
         if size > MAX_FILE_BYTES:
             raise BadInput(f"{file} has {size} bytes; a calibration has at most {MAX_FILE_BYTES}")
-        return file.read_text(encoding="utf-8")
+        return file.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"{file} is no text file") from None
 
 
 def write_text(file: Path, text: str) -> None:

@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from db.store import Store, default_url
-from profiler.checks import Finding, check_machine
-
+from db.location import default_url
+from db.store import Store
 from oracle.errors import StepgaugeError
+from profiler.checks import Finding, check_machine
 
 
 @dataclass(frozen=True)

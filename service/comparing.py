@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from calibration.timers import CalibratedTimer
 from db.store import Store
-from oracle.loading import load_model
-
 from oracle.constants import CONSTANT_LEVEL, Calibration, Constant
 from oracle.estimate import Estimate
 from oracle.execution import Execution
+from oracle.loading import load_model
 from service.predicting import feasible_step, serial_projection, validity_notes
 
 

@@ -8,17 +8,16 @@ from typing import Any
 
 from calibration.timers import CalibratedTimer
 from db.store import Store
-from oracle.links import LinkTimer
-from oracle.loading import load_model
-from oracle.machine import Cluster, load_cluster, parse_link
-from oracle.plan import Job
-from oracle.project import project
-from oracle.projection import Projection
-
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.estimate import Estimate
+from oracle.links import LinkTimer
+from oracle.loading import load_model
+from oracle.machine import Cluster, load_cluster, parse_link
 from oracle.model import ModelGraph
+from oracle.plan import Job
+from oracle.project import project
+from oracle.projection import Projection
 from oracle.strategies import strategy
 from service.requests import PredictRequest
 
@@ -79,12 +78,12 @@ def _cluster(request: PredictRequest, device: str) -> Cluster:
         return load_cluster(request.cluster)
     if request.link is not None:
         return Cluster.of_link(device, parse_link(request.link), max(request.devices))
-    return Cluster.alone(device)
+    return Cluster("one device", device)
 
 
 def serial_projection(model: ModelGraph, samples: int, timer: CalibratedTimer) -> Projection:
     """One step of a model on one device of the calibrated kind."""
-    cluster = Cluster.alone(timer.calibration.device)
+    cluster = Cluster("one device", timer.calibration.device)
     job = Job(model=model, global_batch=samples, devices=1, cluster=cluster, execution=timer.execution)
     return project(job, strategy("serial"), timer, LinkTimer(cluster))
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from oracle.projection import Projection
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from oracle.constants import Calibration, KernelFit
-from oracle.estimate import Estimate
 from oracle.units import format_bytes, format_rate, format_seconds
-from service.calibrating import CalibrateResult
-from service.catalogue import Catalogue, ShownCalibration
-from service.checking import Report
-from service.comparing import CompareResult
-from service.predicting import PredictResult
-from service.validating import ValidateResult
+
+if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
+    from oracle.constants import Calibration, KernelFit
+    from oracle.estimate import Estimate
+    from oracle.projection import Projection
+    from service.calibrating import CalibrateResult
+    from service.catalogue import Catalogue, ShownCalibration
+    from service.checking import Report
+    from service.comparing import CompareResult
+    from service.predicting import PredictResult
+    from service.validating import ValidateResult
 
 _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -61,9 +64,9 @@ def print_calibrated(result: CalibrateResult) -> None:
     """What was measured and fitted, and where it is."""
     console = _console()
     _print_constants(console, result.calibration)
-    skipped = f", {len(result.run.skipped)} cases skipped" if result.run.skipped else ""
+    unmeasured = f", {len(result.run.unmeasured)} cases not measured" if result.run.unmeasured else ""
     console.print(
-        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{skipped}; "
+        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{unmeasured}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
     )
@@ -101,17 +104,22 @@ def print_calibration(shown: ShownCalibration) -> None:
 
 
 def _print_constants(console: Console, calibration: Calibration) -> None:
-    columns = ("kernels", "phase", "execution", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s")
-    table = _table("", *columns, ">held-out error")
+    table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
-        error = f"{fit.held_out_error:.1%}"
-        table.add_row(fit.family, fit.phase.replace("_", "-"), fit.execution, str(fit.shapes), *cells, error)
+        table.add_row(_kernels(fit), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
     console.print(table)
+    console.print("[dim]80 % intervals in brackets; a dash: the measurements do not identify it[/]", highlight=False)
+
+
+def _kernels(fit: KernelFit) -> str:
+    """`conv2d backward-data, fp32/channels_first`."""
+    phase = "" if fit.family == fit.phase else f" {fit.phase.replace('_', '-')}"
+    return f"{fit.family}{phase}, {fit.execution}"
 
 
 def _constant(fit: KernelFit, quantity: str) -> str:
-    """Value and 80 % interval; a dash where the measurements do not identify it."""
+    """Value and 80 % interval, or a dash."""
     for constant in fit.constants:
         if constant.quantity == quantity:
             numbers = (constant.value, constant.lo, constant.hi)

@@ -7,15 +7,15 @@ from typing import Any
 
 from calibration.timers import CalibratedTimer
 from db.store import Store
-from oracle.loading import load_model
-from oracle.projection import Projection
-from profiler.steps.serial import time_steps
-
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
-from profiler.backends import open_backend
+from oracle.loading import load_model
+from oracle.projection import Projection
+from profiler.backends.base import open_backend
 from profiler.measurement import Environment, Measurement
+from profiler.steps.serial import StepSettings, time_steps
+from profiler.stopping import StoppingRule
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
 
@@ -91,18 +91,17 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
         raise BadInput(f"calibration '{found.name}' is of {found.device}, but this is {backend.device}")
     environment = backend.environment()
     run_id = store.begin_run("validate", backend.device, environment)
+    settings = StepSettings(run_id, StoppingRule(min_samples=5, max_samples=100, max_s=request.budget_s))
     timer = CalibratedTimer(found, request.execution)
     steps = []
     for index, (name, samples) in enumerate(request.models):
         progress(index, len(request.models), f"{name}, {samples} samples a step")
         model = load_model(name)
         projection = serial_projection(model, samples, timer)
-        measurement = time_steps(
-            model, samples, request.execution, backend, run_id=run_id, max_s=request.budget_s
-        ).measurement
+        measurement = time_steps(model, samples, request.execution, backend, settings).measurement
         store.add_measurement(measurement)
         steps.append(ValidatedStep(projection, measurement))
-    store.finish_run(run_id, "measured")
+    store.finish_run(run_id)
     progress(len(request.models), len(request.models), "done")
     notes = (*changed(found, environment), *validity_notes(found))
     return ValidateResult(found, tuple(steps), notes)
