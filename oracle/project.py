@@ -30,7 +30,7 @@ from typing import TypeVar
 import numpy as np
 
 from oracle.autograd import AUTOGRAD
-from oracle.estimate import Estimate, Floats, slowest_of
+from oracle.estimate import Estimate, Floats
 from oracle.memory import Memory, MemoryRule, memory_of, refusal_of
 from oracle.plan import Job, Microbatched, Overlapped, Place, Plan, Rounds, StepPart, Strategy
 from oracle.pricing import LayerTimer, Method, Prices, TransferTimer
@@ -73,14 +73,15 @@ def project(
     plan = strategy.plan(job)
     stages, methods = _price(plan, layer_timer, transfer_timer)
     spent = _combine(plan, stages)
-    stragglers = total_of(spent.compute) * (slowest_of(job.devices, job.cluster.device_spread) - 1)
+    computing = total_of(spent.compute)
+    stragglers = computing.expected_max(job.devices, job.cluster.device_spread) - computing
     memory = memory_of(plan, memory_rule)
     return Projection(
         strategy=strategy.name,
         job=job,
         reason=refusal_of(job, strategy, memory, memory_rule) if suggest_batch else memory.refusal or "",
         samples_per_device=plan.samples,
-        step=total_of(spent.compute) + total_of(spent.communication) + spent.bubble + stragglers,
+        step=computing + total_of(spent.communication) + spent.bubble + stragglers,
         compute=spent.compute,
         communication=spent.communication,
         bubble=spent.bubble,

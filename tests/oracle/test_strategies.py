@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracle.cuts import balanced_cuts
-from oracle.errors import BadInput, OutOfRange, UnknownName
+from oracle.errors import OutOfRange
 from oracle.execution import Execution
 from oracle.groups import Group, hop
 from oracle.layer import Phase
@@ -29,7 +29,6 @@ from oracle.strategies import STRATEGIES, strategy
 from oracle.strategies.channel import Channel
 from oracle.strategies.data import Data
 from oracle.strategies.filter import Filter
-from oracle.strategies.hybrid import Hybrid
 from oracle.strategies.owt import Owt
 from oracle.strategies.pipeline import Pipeline
 from oracle.strategies.spatial import Spatial
@@ -60,123 +59,17 @@ def without_bias(node: Node) -> Node:
     return replace(node, layer=replace(node.layer, bias=False)) if isinstance(node.layer, Conv | Linear) else node
 
 
-def net(*, groups: int = 1) -> ModelGraph:
+def net() -> ModelGraph:
     """conv1 - bn - relu - pool - conv2 - fc - loss"""
     build = GraphBuilder("net", (4, 16, 16))
     build.add("conv1", Conv.of((4, 16, 16), 8, 3, padding=1))
     build.add("bn", Norm("batch", (8, 16, 16)))
     build.add("relu", Elementwise("relu", (8, 16, 16), inplace=True))
     build.add("pool", Pool.of("max", (8, 16, 16), 2))
-    build.add("conv2", Conv.of((8, 8, 8), 8, 3, padding=1, groups=groups))
+    build.add("conv2", Conv.of((8, 8, 8), 8, 3, padding=1))
     build.add("fc", Linear(512, 12))
     build.add("loss", Loss("cross_entropy", (12,)))
     return build.graph(dataset_samples=1000)
-
-
-# --- limits
-
-
-@pytest.mark.parametrize(
-    ("how", "batch", "devices", "possible", "reason"),
-    [
-        ("filter", 32, 128, "1 to 64 devices", "conv1_1 has 64 filters"),
-        ("channel", 32, 65, "1 to 64 devices", "conv1_2 has 64 channels"),
-        ("data", 32, 33, "1 to 32 devices", "a global batch of 32 has no sample for more"),
-        ("zero", 3, 4, "1 to 3 devices", "a global batch of 3 has no sample for more"),
-        ("pipeline", 32, 40, "1 to 39 devices", "it has 39 layers"),
-        ("spatial", 32, 225, "1 to 224 devices", "conv1_1 has 224 rows"),
-        ("owt", 13, 5, "1 to 4 devices", "a worker's share of a global batch of 13 has no sample for more rounds"),
-        ("data+filter", 4, 257, "1 to 256 devices",
-         "4 groups of 64: a global batch of 4 has no sample for more, and conv1_1 has 64 filters"),
-    ],
-)  # fmt: skip
-def test_refusals_say_what_is_possible_and_why(how: str, batch: int, devices: int, possible: str, reason: str) -> None:
-    refusal = f"{how} parallelism can use {possible} for vgg16, not {devices} ({reason})"
-    assert run(strategy(how), VGG, batch, devices).reason == refusal
-
-
-def test_owt_without_fully_connected_layers_is_refused_in_one_line() -> None:
-    build = GraphBuilder("conv_net", (4, 8, 8))
-    build.add("conv", Conv.of((4, 8, 8), 8, 3))
-    answer = run(Owt(), build.graph(), 16, 2)
-    assert answer.reason == ("owt parallelism can use 1 device for conv_net, not 2 (it has no fully connected layers)")
-    build = GraphBuilder("mlp", (8,))
-    build.add("fc", Linear(8, 8))
-    assert "(it has no layers before the fully connected)" in run(Owt(), build.graph(), 16, 2).reason
-
-
-def test_grouped_convolutions_split_by_groups_and_refuse_channels_by_name() -> None:
-    grouped = net(groups=4)
-    assert run(Filter(), grouped, 8, 5).reason.endswith(
-        "1 to 4 devices for net, not 5 (conv2 is a convolution in 4 groups)"
-    )
-    assert run(Channel(), grouped, 8, 2).reason.endswith("1 device for net, not 2 (conv2 is a convolution in 4 groups)")
-    assert run(Filter(), grouped, 8, 3).feasible
-
-
-@pytest.mark.parametrize(
-    ("how", "devices", "text"),
-    [
-        (Spatial(grid=(2, 2)), 3, "spatial parallelism cannot use 3 devices for net (a grid of 2x2 has 4)"),
-        (Spatial(grid=(2, 32)), 64, "can use 1 device for net, not 64 (conv1 is too small for a grid of 2x32)"),
-        (Pipeline(cuts=("bn",)), 3, "pipeline parallelism cannot use 3 devices for net (its 1 cuts make 2 stages)"),
-        (Pipeline(segments=9), 2, "cannot use 2 devices for net (a batch of 8 cannot be cut into 9 segments)"),
-        (Hybrid(Data(), Filter(), 3), 4, "cannot use 4 devices for net (they are no multiple of its group of 3)"),
-        (Hybrid(Data(), Spatial(grid=(2, 2)), 2), 2, "data+spatial parallelism can use 1 device for net, not 2"),
-        (Data(accumulation=4), 3, "no sample for more in each of 4 passes"),
-        (Data(accumulation=9), 1, "cannot use 1 devices for net"),
-    ],
-)  # fmt: skip
-def test_choices_that_do_not_fit_the_job_are_refused(how: Strategy, devices: int, text: str) -> None:
-    assert text in run(how, net(), 8, devices).reason
-
-
-@pytest.mark.parametrize(
-    "how", [Filter(split=("conv9",)), Channel(split=("conv9",)), Spatial(last_split="conv9"), Pipeline(cuts=("conv9",))]
-)
-def test_layers_that_are_not_there_are_named(how: Strategy) -> None:
-    with pytest.raises(BadInput, match="net has no layer 'conv9' to"):
-        run(how, net(), 8, 2)
-
-
-def test_layers_that_cannot_be_split_are_named() -> None:
-    with pytest.raises(BadInput, match="layer 'pool' of net has no filters to split: it is a pool"):
-        run(Filter(split=("pool",)), net(), 8, 2)
-    with pytest.raises(BadInput, match="leave a stage without layers"):
-        run(Pipeline(cuts=("bn", "bn")), net(), 8, 3)
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: Owt(scheme="d"),
-        lambda: Owt(update="never"),
-        lambda: Pipeline(kind="2f2b"),
-        lambda: Microbatched(4, "2f2b"),
-    ],
-)
-def test_unknown_choices_are_refused(build: object) -> None:
-    with pytest.raises(UnknownName):
-        build()  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: Zero(stage=4),
-        lambda: Zero(unit_bytes=0),
-        lambda: Data(accumulation=0),
-        lambda: Data(bucket_bytes=0),
-        lambda: Spatial(grid=(0, 2)),
-        lambda: Hybrid(Data(), Filter(), 0),
-        lambda: Microbatched(0),
-        lambda: Execution(recomputed_segments=-1),
-        lambda: Cluster("c", "d", device_spread=float("nan")),
-    ],
-)
-def test_impossible_numbers_are_refused(build: object) -> None:
-    with pytest.raises(OutOfRange):
-        build()  # type: ignore[operator]
 
 
 # --- groups on tiers
@@ -494,39 +387,3 @@ def test_steps_wait_longer_for_the_slowest_of_more_devices() -> None:
     assert waits == sorted(waits)
     # The expected maxima of 2, 16 and 256 standard normals are 0.564, 1.766 and 2.82 (Tippett, Biometrika 17, 1925).
     assert np.allclose(np.log1p(waits[1:]) / 0.05, [0.564, 1.766, 2.82], atol=0.05)
-
-
-# --- hybrids
-
-
-INNER = ["spatial", "pipeline", "filter", "channel", "owt", "zero"]
-
-
-@pytest.mark.parametrize("inner", INNER)
-def test_groups_of_one_device_are_plain_data_parallelism(inner: str) -> None:
-    hybrid, plain = run(Hybrid(Data(), strategy(inner), 1), VGG, 64, 4), run(Data(), VGG, 64, 4)
-    assert seconds(hybrid) == seconds(plain)
-    assert hybrid.memory == plain.memory
-
-
-@pytest.mark.parametrize("inner", INNER)
-def test_one_group_is_the_plain_strategy(inner: str) -> None:
-    hybrid, plain = run(Hybrid(Data(), strategy(inner), 4), VGG, 64, 4), run(strategy(inner), VGG, 64, 4)
-    assert seconds(hybrid) == seconds(plain)
-    assert hybrid.memory == plain.memory
-
-
-@pytest.mark.parametrize("inner", INNER)
-def test_data_parallelism_reduces_what_a_group_leaves_it(inner: str) -> None:
-    # Two groups of 4: each device exchanges about a quarter of all weights with the other group (a stage's in a
-    # pipeline; channel parallelism keeps biases and the first layer on every device).
-    plan = Hybrid(Data(), strategy(inner), 4).plan(Job(VGG, 64, 8, CLUSTER))
-    sizes = [e.transfer.bytes for s in plan.stages for e in s.exchanges
-             if e.part is StepPart.GRADIENT_EXCHANGE and e.transfer.group == 2]  # fmt: skip
-    shares = len(plan.stages) if isinstance(plan.schedule, Microbatched) else 1
-    assert sum(sizes) / 4 / VGG.params == pytest.approx(0.25 if shares == 1 else 1.0, rel=0.002)
-
-
-def test_buckets_work_in_hybrids() -> None:
-    plain, cut = (Hybrid(Data(bucket_bytes=size), Filter(), 4) for size in (None, 2.0**20))
-    assert seconds(run(cut, VGG, 64, 16)) < seconds(run(plain, VGG, 64, 16))
