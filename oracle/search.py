@@ -19,6 +19,7 @@ from oracle.projection import Projection
 from oracle.sharding import spatial_ways
 from oracle.strategies import STRATEGIES
 from oracle.strategies.channel import Channel
+from oracle.strategies.choices import write_strategy
 from oracle.strategies.data import Data
 from oracle.strategies.filter import Filter
 from oracle.strategies.hybrid import Hybrid
@@ -26,7 +27,6 @@ from oracle.strategies.owt import SCHEMES, Owt
 from oracle.strategies.pipeline import Pipeline
 from oracle.strategies.spatial import Spatial
 from oracle.strategies.zero import STAGES, Zero
-from oracle.units import format_bytes
 from oracle.whatif import BUCKET_BYTES
 
 GRIDS = 4
@@ -39,32 +39,24 @@ _ONE_PASS = (Spatial, Filter, Channel)
 """What buckets of gradients can be cut from: stages that run once, one after another."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A strategy with choices, and how they are written; empty for its defaults."""
-
-    strategy: Strategy
-    choices: str = ""
-
-    @property
-    def label(self) -> str:
-        """`data, 25 MiB buckets`."""
-        return f"{self.strategy.name}, {self.choices}" if self.choices else self.strategy.name
-
-
 @dataclass(frozen=True, eq=False)
 class Option:
     """A variant and what is predicted of it.
 
     Args:
-        variant: what was tried.
+        strategy: what was tried, with its choices.
         projection: its step, which can be done.
         tied: whether its step cannot be told from that of the fastest option.
     """
 
-    variant: Variant
+    strategy: Strategy
     projection: Projection
     tied: bool = False
+
+    @property
+    def label(self) -> str:
+        """The strategy with its choices, as `parse_strategy` reads it."""
+        return write_strategy(self.strategy)
 
     @property
     def seconds_per_sample(self) -> float:
@@ -129,17 +121,17 @@ def _tried(predictor: Predictor, job: Job, name: str) -> tuple[list[Option], str
     options: list[Option] = []
     too_large: list[Option] = []
     reason = ""
-    for variant in variants(job, STRATEGIES[name]):
-        refusal = variant.strategy.limit(job).refusal(name, job)
+    for how in variants(job, STRATEGIES[name]):
+        refusal = how.limit(job).refusal(name, job)
         if refusal is not None:
             reason = reason or refusal
             continue
-        option = Option(variant, predictor.project(job, variant.strategy))
+        option = Option(how, predictor.project(job, how))
         (too_large if option.projection.reason else options).append(option)
     if options or not too_large:
         return options, reason
     smallest = min(too_large, key=lambda option: option.memory_bytes)
-    return [], predictor.project(job, smallest.variant.strategy, suggest_batch=True).reason
+    return [], predictor.project(job, smallest.strategy, suggest_batch=True).reason
 
 
 def _with_ties(options: Sequence[Option]) -> Iterator[Option]:
@@ -160,53 +152,43 @@ def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
     return tuple(sorted(kept, key=lambda option: option.seconds_per_sample))
 
 
-def variants(job: Job, strategy: Strategy) -> tuple[Variant, ...]:
+def variants(job: Job, strategy: Strategy) -> tuple[Strategy, ...]:
     """A strategy with the choices that are worth trying for a job; some may be beyond its limits."""
     if isinstance(strategy, Hybrid):
         return tuple(_hybrids(job, strategy))
     if job.devices == 1:
-        return (Variant(strategy),)
-    if isinstance(strategy, Data):
-        return tuple(Variant(outer, choices) for outer, choices in _outer())
-    return tuple(_inner(job, strategy))
+        return (strategy,)
+    return (strategy, Data(bucket_bytes=BUCKET_BYTES)) if isinstance(strategy, Data) else tuple(_inner(job, strategy))
 
 
-def _outer() -> Iterator[tuple[Data, str]]:
-    yield Data(), ""
-    yield Data(bucket_bytes=BUCKET_BYTES), f"{format_bytes(BUCKET_BYTES)} buckets during backward"
-
-
-def _inner(job: Job, strategy: Strategy) -> Iterator[Variant]:
+def _inner(job: Job, strategy: Strategy) -> Iterator[Strategy]:
     if isinstance(strategy, Spatial):
-        for grid in grids(job):
-            yield Variant(Spatial(grid), f"grid of {'x'.join(map(str, grid))}")
-        yield Variant(strategy)
+        yield from map(Spatial, grids(job))
+        yield strategy
     elif isinstance(strategy, Pipeline):
         for kind in PIPELINES:
             for per_stage in (2, 4, 8):
-                segments = min(per_stage * job.devices, job.global_batch)
-                yield Variant(Pipeline(segments=segments, kind=kind), f"{kind}, {segments} segments")
+                yield Pipeline(segments=min(per_stage * job.devices, job.global_batch), kind=kind)
     elif isinstance(strategy, Owt):
-        for scheme in SCHEMES:
-            yield Variant(Owt(scheme), f"scheme {scheme}")
+        yield from map(Owt, SCHEMES)
     elif isinstance(strategy, Zero):
-        for stage in STAGES:
-            yield Variant(Zero(stage), f"stage {stage}")
+        yield from map(Zero, STAGES)
     else:
-        yield Variant(strategy)
+        yield strategy
 
 
-def _hybrids(job: Job, strategy: Hybrid) -> Iterator[Variant]:
+def _hybrids(job: Job, strategy: Hybrid) -> Iterator[Strategy]:
     most = min(job.devices, (job.cluster.tiers[0].devices if job.cluster.tiers else 1) or job.devices)
     sizes = [size for size in range(most, 1, -1) if job.devices % size == 0][:GROUPS]
+    outer = [strategy.outer]
+    if isinstance(strategy.inner, _ONE_PASS):
+        outer.append(replace(strategy.outer, bucket_bytes=BUCKET_BYTES))
     for size in sizes:
         asked = replace(job, devices=size, global_batch=max(1, -(-job.global_batch * size // job.devices)))
-        for variant in _inner(asked, strategy.inner):
-            for outer, buckets in _outer() if isinstance(strategy.inner, _ONE_PASS) else ((strategy.outer, ""),):
-                choices = ", ".join(filter(None, (f"groups of {size}", variant.choices, buckets)))
-                yield Variant(Hybrid(outer, variant.strategy, size), choices)
+        for inner in _inner(asked, strategy.inner):
+            yield from (Hybrid(data, inner, size) for data in outer)
     if not sizes:
-        yield Variant(strategy)
+        yield strategy
 
 
 def grids(job: Job) -> list[Shape]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from oracle.machine import Cluster, Link, Tier
 from oracle.memory import MemoryKind
 from oracle.model import ModelGraph
 from oracle.paradl_net import read_mask, read_net
-from oracle.plan import Exchange, Job, Limit, Plan, Stage, StepPart
+from oracle.plan import Exchange, Job, Limit, Plan, StepPart
 from oracle.pricing import IdealTimer, LayerCall, Transfer
 from oracle.project import project
 from oracle.strategies import strategy
