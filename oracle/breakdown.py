@@ -119,3 +119,43 @@ def _named_tasks(plan: Plan, stage: Stage) -> list[tuple[str, Task, float]]:
         if runs[task.call, task.part]
     ]
     return named + [(SHARED_UPDATE, task, task.count) for task in stage.tasks if not asked[task.call, task.part]]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The best rates that kernels of a step reach: a roofline that the step itself draws.
+
+    Args:
+        flop_per_s, bytes_per_s: of the kernels that reach most.
+    """
+
+    flop_per_s: float
+    bytes_per_s: float
+
+    def of(self, item: KernelItem) -> str:
+        """What bounds a kernel: `compute` or `memory` where it comes near one of the best rates, else its `size`.
+
+        A kernel that reaches less than a quarter of both is too small or too oddly shaped to fill the device.
+        """
+        flop, moved = _achieved(item)
+        compute, memory = flop / self.flop_per_s, moved / self.bytes_per_s
+        if max(compute, memory) < ENOUGH:
+            return "size"
+        return "compute" if compute >= memory else "memory"
+
+
+ENOUGH = 0.25
+"""The share of the best rate from which a kernel counts as bound by it."""
+
+
+def rates_of(items: Sequence[KernelItem]) -> Rates:
+    """The best rates among the kernels of a step."""
+    achieved = [_achieved(item) for item in items] or [(0.0, 0.0)]
+    return Rates(max(1.0, *(flop for flop, _ in achieved)), max(1.0, *(moved for _, moved in achieved)))
+
+
+def _achieved(item: KernelItem) -> tuple[float, float]:
+    """FLOP/s and bytes/s, the latter of the traffic that cannot be avoided."""
+    work = item.call.layer.work(item.call.phase, item.call.samples)
+    each_s = item.seconds / item.count if item.seconds else float("inf")
+    return work.flop / each_s, work.bytes / each_s

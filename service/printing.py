@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
+from service.advice_tables import print_advice, print_explained, print_scaled
+from service.tables import console, interval, print_notes, table
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
     from oracle.constants import Calibration, KernelFit
-    from oracle.estimate import Estimate
     from oracle.projection import Projection
     from service.calibrating import CalibrateResult
     from service.catalogue import Catalogue, ShownCalibration
@@ -26,93 +26,67 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
 _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
-def _console() -> Console:
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 140)
-    return console
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A table whose columns are right-aligned where the name starts with `>`."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)
-    return table
-
-
-def _notes(console: Console, notes: Iterable[str]) -> None:
-    for note in notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
-
-
-def _interval(estimate: Estimate) -> str:
-    lo, hi = estimate.interval()
-    return f"{format_seconds(lo)} - {format_seconds(hi)}"
-
-
 def print_report(report: Report) -> None:
     """What of this machine is good, doubtful and bad."""
-    table = _table("", "", "subject", "finding")
+    rows = table("", "", "subject", "finding")
     for finding in report.findings:
         remedy = f" [dim]({escape(finding.remedy)})[/]" if finding.remedy else ""
-        table.add_row(_LEVELS[finding.level], escape(finding.subject), escape(finding.text) + remedy)
-    _console().print(table)
+        rows.add_row(_LEVELS[finding.level], escape(finding.subject), escape(finding.text) + remedy)
+    console().print(rows)
 
 
 def print_calibrated(result: CalibrateResult) -> None:
     """What was measured and fitted, and where it is."""
-    console = _console()
-    _print_constants(console, result.calibration)
+    out = console()
+    _print_constants(out, result.calibration)
     unmeasured = f", {len(result.run.unmeasured)} cases not measured" if result.run.unmeasured else ""
-    console.print(
+    out.print(
         f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{unmeasured}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
     )
-    _notes(console, result.calibration.notes)
+    print_notes(out, result.calibration.notes)
 
 
 def print_catalogue(catalogue: Catalogue) -> None:
     """The calibrations of a store, one a line."""
-    console = _console()
+    out = console()
     if not catalogue.calibrations:
-        console.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
+        out.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
         return
-    table = _table("", "name", "device", "created", ">constants", ">shapes", ">held-out error (median)")
+    rows = table("", "name", "device", "created", ">constants", ">shapes", ">held-out error (median)")
     for item in catalogue.calibrations:
         error = "" if item.median_held_out_error is None else f"{item.median_held_out_error:.1%}"
         counts = (str(item.constants), str(item.shapes))
-        table.add_row(escape(item.name), escape(item.device), item.created_at, *counts, error)
-    console.print(table)
+        rows.add_row(escape(item.name), escape(item.device), item.created_at, *counts, error)
+    out.print(rows)
 
 
 def print_calibration(shown: ShownCalibration) -> None:
     """One calibration: provenance, constants, notes."""
-    console = _console()
+    out = console()
     calibration = shown.calibration
-    console.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
-    _print_constants(console, calibration)
+    out.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
+    _print_constants(out, calibration)
     identity = ", ".join(f"{key} {value}" for key, value in sorted(calibration.environment.items()))
-    console.print(f"[dim]{escape(identity)}[/]", highlight=False)
-    console.print(
+    out.print(f"[dim]{escape(identity)}[/]", highlight=False)
+    out.print(
         f"{len(calibration.shapes)} shapes are looked up; all kernels together are uncertain by "
         f"{calibration.common_sd:.0%} (drift of the machine, and what a step does beside its kernels)",
         highlight=False,
     )
-    _notes(console, shown.notes)
+    print_notes(out, shown.notes)
 
 
-def _print_constants(console: Console, calibration: Calibration) -> None:
+def _print_constants(out: Console, calibration: Calibration) -> None:
     executions = {fit.execution for fit in calibration.fits if fit.phase != Phase.UPDATE}
-    table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
+    rows = table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
-        table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
-    console.print(table)
-    console.print(
+        rows.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
+    out.print(rows)
+    out.print(
         f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
         "a dash: the measurements do not identify it[/]",
         highlight=False,
@@ -144,28 +118,28 @@ def _constant(fit: KernelFit, quantity: str) -> str:
 
 def print_predicted(result: PredictResult) -> None:
     """Steps, epochs, memory, and how they are known."""
-    console = _console()
+    out = console()
     columns = ("model", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">epoch")
-    table = _table("", *columns, ">communication", ">memory", "known by")
+    rows = table("", *columns, ">communication", ">memory", "known by")
     refused = []
     for projection in result.projections:
         if projection.step is None:
             refused.append(projection.reason)
             continue
-        table.add_row(*_prediction_cells(projection))
+        rows.add_row(*_prediction_cells(projection))
         if projection.reason:
             refused.append(projection.reason)
-    if table.row_count:
-        console.print(table)
+    if rows.row_count:
+        out.print(rows)
     for reason in refused:
-        console.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False)
-    console.print(
+        out.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False)
+    out.print(
         f"[dim]calibration '{escape(result.calibration.name)}' of {escape(result.calibration.device)}, "
         f"{result.calibration.created_at}[/]",
         highlight=False,
     )
     own = dict.fromkeys(note for projection in result.projections for note in projection.notes)
-    _notes(console, [*own, *result.notes])
+    print_notes(out, [*own, *result.notes])
 
 
 def _prediction_cells(projection: Projection) -> list[str]:
@@ -180,7 +154,7 @@ def _prediction_cells(projection: Projection) -> list[str]:
         str(job.devices),
         str(job.global_batch),
         format_seconds(step.middle),
-        _interval(step),
+        interval(step),
         f"{rate.middle:.4g}",
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
@@ -197,33 +171,33 @@ def _known_by(projection: Projection) -> str:
 
 def print_validated(result: ValidateResult) -> None:
     """Predicted steps beside measured ones."""
-    console = _console()
+    out = console()
     columns = ("model", ">batch", ">predicted step", ">80 % interval", ">measured step", ">difference", "inside")
-    table = _table("", *columns, "known by")
+    rows = table("", *columns, "known by")
     for step in result.steps:
         projection = step.projection
-        table.add_row(
+        rows.add_row(
             escape(projection.job.model.name),
             str(projection.job.global_batch),
             format_seconds(step.predicted.middle),
-            _interval(step.predicted),
+            interval(step.predicted),
             f"{format_seconds(step.measured_s)} (n = {len(step.measurement.device_s)})",
             f"{step.difference:+.1%}",
             "yes" if step.inside else "no",
             _known_by(projection),
         )
-    console.print(table)
-    _notes(console, result.notes)
+    out.print(rows)
+    print_notes(out, result.notes)
 
 
 def print_compared(result: CompareResult) -> None:
     """Constants with their ratio, then predicted steps."""
-    console = _console()
+    out = console()
     first, second = escape(result.first.name), escape(result.second.name)
-    table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
+    rows = table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
     for item in result.ratios:
         unit = item.first.unit
-        table.add_row(
+        rows.add_row(
             item.first.name,
             item.first.execution,
             format_rate(item.first.value, unit) if unit != "s" else format_seconds(item.first.value),
@@ -232,25 +206,25 @@ def print_compared(result: CompareResult) -> None:
             f"{item.lo:.2f} - {item.hi:.2f}",
             "differs" if item.differs else "",
         )
-    console.print(table)
+    out.print(rows)
     if result.steps:
-        steps = _table("", "model", ">batch", f">{first}", f">{second}", ">speed-up", ">80 % interval", "")
+        steps = table("", "model", ">batch", f">{first}", f">{second}", ">speed-up", ">80 % interval", "")
         for step in result.steps:
             lo, hi = step.speedup.interval()
             steps.add_row(
                 escape(step.model),
                 str(step.samples),
-                f"{format_seconds(step.first.middle)} ({_interval(step.first)})",
-                f"{format_seconds(step.second.middle)} ({_interval(step.second)})",
+                f"{format_seconds(step.first.middle)} ({interval(step.first)})",
+                f"{format_seconds(step.second.middle)} ({interval(step.second)})",
                 f"{step.speedup.middle:.2f}",
                 f"{lo:.2f} - {hi:.2f}",
                 "a tie" if step.tied else "",
             )
-        console.print(steps)
+        out.print(steps)
     for name, only in ((first, result.only_first), (second, result.only_second)):
         if only:
-            console.print(f"only in {name}: {', '.join(only)}", highlight=False)
-    _notes(console, result.notes)
+            out.print(f"only in {name}: {', '.join(only)}", highlight=False)
+    print_notes(out, result.notes)
 
 
 PRINTERS: dict[str, Callable[[Any], None]] = {
@@ -261,5 +235,8 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "predict": print_predicted,
     "validate": print_validated,
     "compare": print_compared,
+    "advise": print_advice,
+    "scale": print_scaled,
+    "explain": print_explained,
 }
 """The printer of each command's result."""

@@ -1,0 +1,47 @@
+"""How tables look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from oracle.units import format_seconds
+
+if TYPE_CHECKING:
+    from oracle.estimate import Estimate
+
+WIDTH = 140
+"""Columns of a table that goes into a file or a pipe."""
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, and wide where there is none."""
+    found = Console()
+    if not found.is_terminal:
+        found.width = max(found.width, WIDTH)
+    return found
+
+
+def table(title: str, *columns: str) -> Table:
+    """A table whose columns are right-aligned where the name starts with `>`."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)
+    return made
+
+
+def print_notes(where: Console, notes: Iterable[str]) -> None:
+    """What a reader has to know, one line each."""
+    for note in notes:
+        where.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
+
+
+def interval(estimate: Estimate) -> str:
+    """The 80 % interval of a time."""
+    lo, hi = estimate.interval()
+    return f"{format_seconds(lo)} - {format_seconds(hi)}"
