@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -235,7 +234,7 @@ def kernel_to_dict(item: KernelItem) -> dict[str, Any]:
         "samples": item.call.samples,
         "count": item.count,
         "seconds": item.seconds,
-        "flop_per_s": item.count * work.flop / item.seconds if item.seconds else math.nan,
+        "flop_per_s": item.count * work.flop / item.seconds if item.seconds else None,
         "method": item.method.value,
     }
 
