@@ -139,7 +139,7 @@ class Stage:
     @property
     def params(self) -> int:
         """Trainable parameters that the device holds for this stage."""
-        return sum(node.layer.params for node in self.nodes)
+        return _params(Same(self.nodes))
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,17 @@ def tasks_of(model: ModelGraph, nodes: Sequence[Node], samples: int, *, recomput
         samples: samples of one pass.
         recompute: whether forward runs once more in backward, because its activations were not kept.
     """
-    counted = _counted(Same((model,)), Same(tuple(nodes)), recompute)
+    return _tasks(Same((model,)), Same(tuple(nodes)), samples, recompute)
+
+
+@lru_cache(maxsize=4096)
+def _params(nodes: Same[Node]) -> int:
+    return sum(node.layer.params for node in nodes.items)
+
+
+@lru_cache(maxsize=256)
+def _tasks(model: Same[ModelGraph], nodes: Same[Node], samples: int, recompute: bool) -> tuple[Task, ...]:
+    counted = _counted(model, nodes, recompute)
     return tuple(Task(LayerCall(layer, phase, samples), part, count) for layer, phase, part, count in counted)
 
 

@@ -22,18 +22,19 @@ their spread (`Cluster.device_spread`), so the middle of a step grows with the n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TypeVar
+from functools import lru_cache, reduce
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from oracle.autograd import AUTOGRAD
 from oracle.estimate import Estimate, Floats
+from oracle.identity import Same
 from oracle.memory import Memory, MemoryRule, memory_of, refusal_of
-from oracle.plan import Job, Microbatched, Overlapped, Place, Plan, Rounds, StepPart, Strategy
-from oracle.pricing import LayerTimer, Method, Prices, TransferTimer
+from oracle.plan import Job, Microbatched, Overlapped, Place, Plan, Rounds, StepPart, Strategy, Task
+from oracle.pricing import LayerCall, LayerTimer, Method, Prices, TransferTimer
 from oracle.projection import FORWARD_BACKWARD, NONE, PartTimes, Projection, total_of
 
 _BACKWARD = (StepPart.BACKWARD_DATA, StepPart.BACKWARD_WEIGHT)
@@ -127,14 +128,12 @@ def _price(
     plan: Plan, layer_timer: LayerTimer, transfer_timer: TransferTimer
 ) -> tuple[list[_StageTimes], dict[Method, float]]:
     """The times of every stage, and the share of all seconds that is known in each way."""
-    stages = list(enumerate(plan.stages))
-    tasks = [((i, t.part, Place.INSIDE), t.call, t.count) for i, stage in stages for t in stage.tasks]
-    moves = [((i, e.part, e.place), e.transfer, 1) for i, stage in stages for e in stage.exchanges]
-    times = [_StageTimes() for _ in stages]
+    times = [_StageTimes() for _ in plan.stages]
     methods: Counter[Method] = Counter()
-    computed = _add_up(tasks, layer_timer.price, plan, methods)
-    for (index, part, _), seconds in computed.items():
+    kernels = _kernels(Same(tuple(stage.tasks for stage in plan.stages)))
+    for (index, part, _), seconds in _add_up(kernels, layer_timer.price, plan, methods).items():
         times[index].compute[part] = seconds
+    moves = _ask(((i, e.part, e.place), e.transfer, 1) for i, stage in enumerate(plan.stages) for e in stage.exchanges)
     for (index, part, place), seconds in _add_up(moves, transfer_timer.price, plan, methods).items():
         times[index].moved[place][part] = seconds
     total = sum(methods.values())
@@ -147,22 +146,49 @@ _Where = tuple[int, StepPart, Place]
 _Question = TypeVar("_Question", bound=Hashable)
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked(Generic[_Question]):
+    """Distinct questions, and how often each belongs to each place: a row per place, a column per question."""
+
+    questions: tuple[_Question, ...]
+    places: tuple[_Where, ...]
+    counts: Floats
+
+
+def _ask(items: Iterable[tuple[_Where, _Question, int]]) -> _Asked[_Question]:
+    questions: dict[_Question, int] = {}
+    places: dict[_Where, int] = {}
+    found = [
+        (places.setdefault(where, len(places)), questions.setdefault(question, len(questions)), count)
+        for where, question, count in items
+    ]
+    counts = np.zeros((len(places), len(questions)))
+    for row, column, count in found:
+        counts[row, column] += count
+    return _Asked(tuple(questions), tuple(places), counts)
+
+
+@lru_cache(maxsize=128)
+def _kernels(tasks: Same[tuple[Task, ...]]) -> _Asked[LayerCall]:
+    """What stages ask of a layer timer; tasks that come from `tasks_of`'s memory are recognised."""
+    return _ask(((i, t.part, Place.INSIDE), t.call, t.count) for i, stage in enumerate(tasks.items) for t in stage)
+
+
 def _add_up(
-    asked: Sequence[tuple[_Where, _Question, int]],
+    asked: _Asked[_Question],
     price: Callable[[Sequence[_Question]], Prices],
     plan: Plan,
     methods: Counter[Method],
 ) -> dict[_Where, Estimate]:
     """Price every distinct question once: the sums of each place; adds to the seconds known in each way."""
-    questions = {question: index for index, question in enumerate(dict.fromkeys(item[1] for item in asked))}
-    prices = price(list(questions))
-    counts: dict[_Where, Floats] = {}
-    for where, question, count in asked:
-        counts.setdefault(where, np.zeros(len(questions)))[questions[question]] += count
-    per_step = sum((passes_of(plan, where) * row for where, row in counts.items()), start=np.zeros(len(questions)))
-    for method, seconds in zip(prices.methods, per_step * prices.middle_s, strict=True):
+    if not asked.questions:
+        return {}
+    prices = price(asked.questions)
+    per_step = np.array([passes_of(plan, where) for where in asked.places], dtype=np.float64) @ asked.counts
+    for method, seconds in zip(prices.methods, (per_step * prices.middle_s).tolist(), strict=True):
         methods[method] += seconds
-    return {where: prices.total(row) for where, row in counts.items()}
+    middles, draws = asked.counts @ prices.middle_s, asked.counts @ prices.draws_s
+    return {where: Estimate(float(middles[row]), draws[row]) for row, where in enumerate(asked.places)}
 
 
 def passes_of(plan: Plan, where: _Where) -> int:
