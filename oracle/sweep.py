@@ -2,14 +2,16 @@
 
 Under one strategy on one number of devices the step is a curve of the samples of a replica. Kernels and transfers are
 nearly straight lines in the samples between knots that all layers share, and then so is their sum: each curve is
-projected at a few knots and interpolated in between. What a projection rounds (segments of a pipeline that do not
-divide the batch) is rounded at the knots only. At the knots a row is the projection itself.
+projected at a few knots, more where the lines between them are not close enough, and interpolated in between. What a
+projection rounds (segments of a pipeline that do not divide the batch) is rounded at the knots only. At the knots a row
+is the projection itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +24,11 @@ from oracle.strategies.hybrid import Hybrid
 from oracle.strategies.owt import Owt
 from oracle.strategies.zero import Zero
 
-KNOT_RATIO = 4
-"""From one knot of a curve to the next."""
+CLOSE = 0.003
+"""How far a projection between two knots may lie from their line, as a share, before it becomes one itself."""
+
+DEEPEST = 3
+"""How often a curve is halved at most: what rounds at every batch is no line at any scale."""
 
 Ints = NDArray[np.int64]
 
@@ -91,8 +96,7 @@ def _curve(predictor: Predictor, job: Job, how: Strategy, batches: Ints) -> Floa
     for fixed, part in _parts(job, how, batches[allowed:]):
         replicas = _replicas(replace(job, global_batch=int(part[-1])), fixed)
         samples = -(-part // replicas)
-        knots = _knots(samples)
-        points = np.array([_point(predictor, replace(job, global_batch=int(k * replicas)), fixed) for k in knots])
+        knots, points = _knots(samples, partial(_point, predictor, job, fixed, replicas))
         step_s, moved_s, memory_bytes = (np.interp(samples, knots, points[:, column]) for column in range(3))
         rows[:, start : start + len(part)] = step_s, moved_s / step_s, memory_bytes
         start += len(part)
@@ -113,19 +117,31 @@ def _parts(job: Job, how: Strategy, batches: Ints) -> Iterator[tuple[Strategy, I
         yield from _parts(job, how, batches[half:])
 
 
-def _point(predictor: Predictor, job: Job, how: Strategy) -> tuple[float, float, float]:
-    projection = predictor.project(job, how)
+def _point(predictor: Predictor, job: Job, how: Strategy, replicas: int, samples: int) -> tuple[float, float, float]:
+    """Step, waiting for transfers and memory where each replica has so many samples."""
+    projection = predictor.project(replace(job, global_batch=samples * replicas), how)
     if projection.step is None or projection.memory is None:
         return np.nan, np.nan, np.nan
     return projection.step.middle, projection.communication_total.middle, projection.memory.total_bytes
 
 
-def _knots(samples: Ints) -> Ints:
-    """From the fewest samples to the most, each a few times the one before."""
-    first, last = int(samples[0]), int(samples[-1])
-    count = max(2, 1 + round(np.log(last / first) / np.log(KNOT_RATIO)))
-    knots: Ints = np.unique(np.rint(np.geomspace(first, last, count)).astype(np.int64))
-    return knots
+def _knots(samples: Ints, point: Callable[[int], tuple[float, float, float]]) -> tuple[Ints, Floats]:
+    """Knots between the fewest samples and the most, and their points: halved until a line is close enough."""
+    known = {int(end): point(int(end)) for end in (samples[0], samples[-1])}
+    spans = [(int(samples[0]), int(samples[-1]), 0)]
+    while spans:
+        first, last, depth = spans.pop()
+        middle = round((first * last) ** 0.5)
+        if depth == DEEPEST or not first < middle < last:
+            continue
+        known[middle] = point(middle)
+        share = (middle - first) / (last - first)
+        line = (1 - share) * np.array(known[first]) + share * np.array(known[last])
+        # Step and memory decide; what is waited for transfers is a part of the step.
+        if np.any(np.abs(line - known[middle])[[0, 2]] > CLOSE * np.array(known[middle])[[0, 2]]):
+            spans += [(first, middle, depth + 1), (middle, last, depth + 1)]
+    knots = np.array(sorted(known), dtype=np.int64)
+    return knots, np.array([known[int(knot)] for knot in knots])
 
 
 def _first_allowed(job: Job, how: Strategy, batches: Ints) -> int:
