@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from oracle.errors import StepgaugeError
+from oracle.errors import MissingDependency, StepgaugeError
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.options import (
@@ -26,6 +26,7 @@ from service.options import (
     MemoryFormat,
     Optimizer,
     Precision,
+    RealDevice,
     Recompute,
     Strategy,
 )
@@ -40,6 +41,29 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure your devices once, then predict how long a training step will take.",
 )
+
+MEASURING = ("torch", "sklearn", "scipy")
+"""Libraries of the extra [measure]: predicting works without them."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"stepgauge {version('stepgauge')}")
+        except PackageNotFoundError:
+            typer.echo("stepgauge, not installed (run from a source folder)")
+        raise typer.Exit
+
+
+@app.callback()
+def stepgauge(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Measure your devices once, then predict how long a training step will take."""
 
 
 @app.command()
@@ -60,7 +84,7 @@ def calibrate(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long to measure, such as 90s or 10min.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 4 minutes instead of 15.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")] = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -110,7 +134,12 @@ def show(
 
 @app.command()
 def predict(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="A zoo name, a graph .json or a .net file.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."
+        ),
+    ],
     calibration: CalibrationName = None,
     batch: Batch = None,
     batch_per_device: BatchPerDevice = None,
@@ -160,7 +189,7 @@ for _command in PLANNING:
 def validate(
     models: Annotated[list[str], typer.Argument(metavar="MODEL:BATCH...", help="Such as resnet50:8 alexnet:32.")],
     calibration: CalibrationName = None,
-    device: Device = "cpu",
+    device: RealDevice = "cpu",
     budget: Annotated[str, typer.Option(metavar="TIME", help="How long to measure each model.")] = "20s",
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
@@ -245,14 +274,22 @@ def main() -> None:
     """Run the command line; an error that stepgauge raises on purpose is one line and exit code 2."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        if error.name not in MEASURING:
+            raise
+        _refuse(MissingDependency(error.name, "measure"))
     except StepgaugeError as error:
-        # A name or a file may hold line breaks; the error stays one line.
-        line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
-        sys.stderr.write(f"error: {line}\n")
-        sys.exit(2)
+        _refuse(error)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; what was measured is kept\n")
         sys.exit(130)
+
+
+def _refuse(error: StepgaugeError) -> NoReturn:
+    """End with the error on one line; a name or a file that it quotes may hold line breaks."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    sys.stderr.write(f"error: {line}\n")
+    sys.exit(2)
 
 
 if __name__ == "__main__":

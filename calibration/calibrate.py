@@ -14,6 +14,9 @@ from oracle.errors import BadInput
 from oracle.layer import Phase
 from profiler.measurement import Measurement
 
+USELESS_ERROR = 1.0
+"""Held-out error from which the constants of a family say nothing of other shapes."""
+
 _NOTED_FLAGS = ("noisy", "throttled", "preempted")
 
 
@@ -116,7 +119,17 @@ def _family_report(key: Key, members: Sequence[MeasuredShape], result: FamilyFit
 def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
     names = [f"{report.family}.{report.phase}" for report in reports if report.held_out_error is None]
     if names:
-        yield f"only the measured shapes of {', '.join(names)} can be priced: no constant is identified"
+        yield f"no constant of {', '.join(names)} is identified: other shapes are scaled from the nearest measured one"
+    missed = [
+        f"{report.family}.{report.phase}"
+        for report in reports
+        if report.held_out_error is not None and report.held_out_error > USELESS_ERROR
+    ]
+    if missed:
+        yield (
+            f"the constants of {', '.join(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
+            "measure again on a quiet machine before you rely on other shapes than the measured ones"
+        )
 
 
 def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:

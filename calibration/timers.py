@@ -9,7 +9,8 @@ Three things make a price uncertain, and each has draws of its own: the constant
 fitted), how far a shape lies from its family's line (the held-out residual; independent between shapes, the same
 wherever a shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
 two calibrations of one device share the residuals of its shapes; the noise of measured shapes and the drift belong to
-one calibration.
+one calibration, under whatever name it is stored. A family of which nothing but single shapes is known (a fit found no
+constant that the measurements identify) is priced by the nearest of them, as an extrapolation with a wide interval.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from oracle.errors import NotCalibrated
 from oracle.estimate import Floats
 from oracle.execution import Execution
 from oracle.identity import Same
-from oracle.layer import Phase
+from oracle.layer import Layer, Phase
 from oracle.pricing import LayerCall, Method, Prices
 
 MARGIN = 1.5
@@ -36,6 +37,10 @@ MARGIN = 1.5
 
 EXTRAPOLATED_SPREAD = 2.0
 """By how much the residual of a family is widened outside the range that was measured."""
+
+
+NEAREST_SD = 0.5
+"""Spread of ln(seconds) of a price that is a measured shape's time in proportion to the work."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class CalibratedTimer:
             if self._same_key(shape)
         }
         self._bank = bank()
-        self._once = f"{calibration.name}/{calibration.created_at}"
+        self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
         self._known: dict[LayerCall, _Price] = {}
         # A plan that is asked for again asks with the same calls, and comparing hundreds of layers takes longer than
@@ -109,7 +114,10 @@ class CalibratedTimer:
         if measured:
             self._look_up(measured)
         for (name, phase), members in by_fit.items():
-            self._compute(self._fits[(name, phase)], members)
+            if (name, phase) in self._fits:
+                self._compute(self._fits[(name, phase)], members)
+            else:
+                self._scale_nearest([shape for shape in self._shapes.values() if _is_of(shape, name, phase)], members)
 
     def _look_up(self, calls: Sequence[LayerCall]) -> None:
         shapes = [self._shapes[call] for call in calls]
@@ -130,6 +138,17 @@ class CalibratedTimer:
             members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
             self._keep(members, middle[chosen], prices[chosen], method)
 
+    def _scale_nearest(self, shapes: Sequence[MeasuredShape], calls: Sequence[LayerCall]) -> None:
+        """Price calls of a family without constants by its most similar measured shape, in proportion to the work."""
+        work = np.log([_work(shape.layer, shape.phase, shape.samples, self.execution) for shape in shapes])
+        middle = np.empty(len(calls))
+        for index, call in enumerate(calls):
+            ratios = np.log(_work(call.layer, call.phase, call.samples, self.execution)) - work
+            nearest = int(np.abs(ratios).sum(axis=1).argmin())
+            middle[index] = shapes[nearest].seconds * np.exp(ratios[nearest].mean())
+        rows = self._rows(self.calibration.device, map(_text, calls))
+        self._keep(calls, middle, middle[:, None] * unit_mean_factors(NEAREST_SD * rows), Method.EXTRAPOLATED)
+
     def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, method: Method) -> None:
         shared = draws * self._common
         self._known.update(
@@ -141,21 +160,27 @@ class CalibratedTimer:
         for candidate in (name, *stand_ins(name)):
             if (candidate, call.phase) in self._fits:
                 return candidate
+        if any(_is_of(shape, name, call.phase) for shape in self._shapes.values()):
+            return name
         raise NotCalibrated(self._missing(name, call))
 
     def _missing(self, name: str, call: LayerCall) -> str:
-        what, device, wanted = f"{name} {call.phase}", self.calibration.device, self._key(call.phase)
-        updates = call.phase is Phase.UPDATE
-        known = {item.execution for item in self.calibration.fits if (item.phase is Phase.UPDATE) == updates}
+        wanted, updates = self._key(call.phase), call.phase is Phase.UPDATE
+        known = {item.execution for item in self.calibration.shapes if (item.phase is Phase.UPDATE) == updates}
+        what = f"{name} kernels" if updates else f"{name} {call.phase.replace('_', '-')} kernels"
+        measured_here = f"calibration '{self.calibration.name}' of {self.calibration.device} has no {what} for {wanted}"
         if wanted not in known:
-            return (
-                f"calibration '{self.calibration.name}' of {device} has no {what} for {wanted}; "
-                f"it has {', '.join(sorted(known)) or 'none'}; calibrate again with that execution"
-            )
-        return (
-            f"calibration '{self.calibration.name}' of {device} has no {what} for {wanted}; "
-            f"calibrate again with a model that has such a layer ({call.layer})"
-        )
+            return f"{measured_here}; it was measured for {', '.join(sorted(known)) or 'nothing'}"
+        return f"{measured_here}; calibrate without --quick, or with a longer --budget"
+
+
+def _is_of(shape: MeasuredShape, name: str, phase: Phase) -> bool:
+    return shape.phase is phase and family(shape.layer, shape.phase) == name
+
+
+def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tuple[float, float]:
+    work = layer.work(phase, samples, execution)
+    return work.flop, work.bytes
 
 
 def _inside(fit: KernelFit, call: LayerCall, row: Floats) -> bool:

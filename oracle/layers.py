@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
@@ -342,7 +342,7 @@ def layer_from_dict(values: Mapping[str, Any]) -> Layer:
     if unknown:
         raise BadInput(f"a {kind} layer has no field {reprlib.repr(sorted(unknown))}")
     given = {name: checked(values[name], types[name], f"{name} of a {kind} layer") for name in known & set(values)}
-    try:
-        return cls(**given)
-    except TypeError as error:
-        raise BadInput(f"a {kind} layer is incomplete: {error}") from None
+    missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in given]
+    if missing:
+        raise BadInput(f"a {kind} layer is incomplete: it has no {', '.join(missing)}")
+    return cls(**given)

@@ -36,6 +36,9 @@ OPTIONAL = {
 }
 """Module -> its package, what it is for, how to get it."""
 
+NEEDED = ("sklearn", "scipy")
+"""Those without which nothing can be calibrated."""
+
 Level = Literal["ok", "warn", "fail"]
 
 
@@ -197,7 +200,7 @@ def memory_finding(free_bytes: float) -> Finding:
 def _optional_libraries() -> Iterator[Finding]:
     for module, (package, purpose, remedy) in OPTIONAL.items():
         if util.find_spec(module) is None:
-            yield Finding("ok", package, f"not installed: no {purpose}", remedy)
+            yield Finding("fail" if module in NEEDED else "ok", package, f"not installed: no {purpose}", remedy)
         else:
             yield Finding("ok", package, _installed_version(package))
 

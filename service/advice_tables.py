@@ -12,7 +12,7 @@ from rich.table import Table
 
 from oracle.breakdown import rates_of
 from oracle.units import format_bytes, format_energy, format_rate, format_seconds
-from service.tables import console, interval, print_notes, table
+from service.tables import interval, print_notes, show_table, table
 
 if TYPE_CHECKING:
     from oracle.bottlenecks import Bottleneck
@@ -30,26 +30,26 @@ TRANSFERS = 8
 
 def print_advice(result: AdviceResult) -> None:
     """The ranking, what holds the fastest, the front, and what cannot be used."""
-    out = console()
+    out = Console()
     job = result.ranking.job
-    out.print(f"[bold]{_title(job)}[/]", highlight=False)
+    out.print(f"[bold]{_title(job)}[/]", highlight=False, soft_wrap=True)
     if result.rows:
-        out.print(_ranked(result.rows))
+        show_table(out, _ranked(result.rows))
         _print_figures(out, result.rows[0])
         _print_bottlenecks(out, f"What holds {result.rows[0].label}", result.bottlenecks)
         out.print()
-        out.print(_front(result.front))
+        show_table(out, _front(result.front))
     else:
         out.print("[red]no strategy can be used[/]")
     out.print()
     for item in result.ranking.refused:
-        out.print(f"[red]cannot be used:[/] {item.strategy}: {escape(item.reason)}", highlight=False)
+        out.print(f"[red]cannot be used:[/] {item.strategy}: {escape(item.reason)}", highlight=False, soft_wrap=True)
     _print_provenance(out, result)
 
 
 def print_scaled(result: ScaleResult) -> None:
     """A row for each strategy and number of devices, then what cannot be used."""
-    out = console()
+    out = Console()
     rows = table(
         *("", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">efficiency", ">epoch"),
         *(">communication", ">memory"),
@@ -66,40 +66,44 @@ def print_scaled(result: ScaleResult) -> None:
         rows.add_row(escape(row.label), str(job.devices), str(job.global_batch), *_step(row), f"{efficiency:.0%}",
                      _time(row.projection.epoch), _communication(row), _memory(row))  # fmt: skip
     if rows.row_count:
-        out.print(rows)
+        show_table(out, rows)
         out.print("[dim]efficiency: samples/s of one device over those at the fewest devices listed[/]")
     for label, (reason, counts) in reasons.items():
         devices = ", ".join(map(str, counts))
-        out.print(f"[red]cannot be used:[/] {escape(label)} at {devices}: {escape(reason)}", highlight=False)
+        out.print(
+            f"[red]cannot be used:[/] {escape(label)} at {devices}: {escape(reason)}", highlight=False, soft_wrap=True
+        )
     _print_provenance(out, result)
 
 
 def print_explained(result: ExplainResult) -> None:
     """One step: its parts, its layers, its transfers, and what holds it."""
-    out = console()
+    out = Console()
     projection = result.row.projection
     step = projection.step
     if step is None:
         return
-    out.print(f"[bold]{_title(projection.job)}, {escape(result.row.label)}[/]", highlight=False)
+    out.print(f"[bold]{_title(projection.job)}, {escape(result.row.label)}[/]", highlight=False, soft_wrap=True)
     if projection.reason:
-        out.print(f"[red]cannot be done:[/] {escape(projection.reason)}", highlight=False)
+        out.print(f"[red]cannot be done:[/] {escape(projection.reason)}", highlight=False, soft_wrap=True)
     share = f"{format_seconds(step.middle)} ({interval(step)})"
-    out.print(f"step {share}, {projection.job.global_batch / step.middle:.4g} samples/s", highlight=False)
+    out.print(
+        f"step {share}, {projection.job.global_batch / step.middle:.4g} samples/s", highlight=False, soft_wrap=True
+    )
     _print_figures(out, result.row)
     _print_bottlenecks(out, "What holds it", result.bottlenecks)
     out.print()
-    out.print(_parts(result.row))
+    show_table(out, _parts(result.row))
     out.print()
-    out.print(_layers(result.kernels))
+    show_table(out, _layers(result.kernels))
     if result.moves:
         out.print()
-        out.print(_transfers(result.moves, projection.job))
+        show_table(out, _transfers(result.moves, projection.job))
     if projection.memory is not None:
         kinds = sorted(projection.memory.by_kind_bytes.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{format_bytes(size)} {kind.replace('_', ' ')}" for kind, size in kinds)
         out.print()
-        out.print(f"memory of a device: {_memory(result.row)}: {shown}", highlight=False)
+        out.print(f"memory of a device: {_memory(result.row)}: {shown}", highlight=False, soft_wrap=True)
     _print_provenance(out, result)
 
 
@@ -167,14 +171,14 @@ def _print_figures(out: Console, row: Row) -> None:
     if figures.cost is not None:
         said.append(f"cost {figures.cost.middle:.4g}")
     if said:
-        out.print(f"{escape(row.label)}: {', '.join(said)}", highlight=False)
+        out.print(f"{escape(row.label)}: {', '.join(said)}", highlight=False, soft_wrap=True)
 
 
 def _print_bottlenecks(out: Console, title: str, found: Sequence[Bottleneck]) -> None:
     out.print()
-    out.print(f"[bold]{escape(title)}[/]", highlight=False)
+    out.print(f"[bold]{escape(title)}[/]", highlight=False, soft_wrap=True)
     for item in found:
-        out.print(f" [cyan]{item.kind} {item.phase:6}[/] {escape(item.text)}", highlight=False)
+        out.print(f" [cyan]{item.kind} {item.phase:6}[/] {escape(item.text)}", highlight=False, soft_wrap=True)
     if not found:
         out.print(" nothing of ParaDL's limits and bottlenecks: kernels take the step")
 

@@ -21,7 +21,7 @@ from profiler.run import RunSettings, RunSummary, measure
 from profiler.stopping import StoppingRule
 from service.requests import CalibrateRequest, Progress, silent
 
-QUICK_BUDGET_S = 240.0
+QUICK_BUDGET_S = 300.0
 """Enough for two visits of most quick cases on two cores."""
 
 FULL_BUDGET_S = 900.0

@@ -124,8 +124,9 @@ def compare(
 
 
 def _ratio(first: Constant, second: Constant) -> ConstantRatio:
-    # The two were fitted from different measurements: their draws are independent, so pair them in another order.
-    draws = np.asarray(second.draws) / np.roll(np.asarray(first.draws), 1)
+    # Two fits of different measurements are independent, so their draws are paired in another order; a copy is not.
+    copied = first.draws == second.draws
+    draws = np.asarray(second.draws) / np.roll(np.asarray(first.draws), 0 if copied else 1)
     tail = (1 - CONSTANT_LEVEL) / 2
     lo, hi = np.quantile(draws, [tail, 1 - tail])
     ratio = second.value / first.value

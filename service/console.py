@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,19 +34,37 @@ def open_store(db: str | None) -> Iterator[Store]:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress bar on standard error, silent where that is no terminal."""
+    """A progress bar on standard error, or a line now and then where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _line_now_and_then()
+        return
     columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done: int, total: int, text: str) -> None:
             bar.update(task, completed=done, total=total, description=text)
 
         yield advance
+
+
+def _line_now_and_then(every_s: float = 30.0) -> Progress:
+    """Progress for files and CI logs: a line every half minute."""
+    from time import monotonic
+
+    last_s = monotonic()
+
+    def advance(done: int, total: int, text: str) -> None:
+        nonlocal last_s
+        if monotonic() - last_s >= every_s:
+            last_s = monotonic()
+            sys.stderr.write(f"{done} of {total}: {text}\n")
+
+    return advance
 
 
 def show(command: str, result: Any, json: bool) -> None:

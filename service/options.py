@@ -26,6 +26,7 @@ CalibrationName = Annotated[
     str | None, typer.Option("--calibration", metavar="NAME", help="A stored calibration. Default: the newest.")
 ]
 Device = Annotated[str, typer.Option("--device", help="Kind of device: cpu, cuda, or simulated (a made-up one).")]
+RealDevice = Annotated[str, typer.Option("--device", help="Kind of device: cpu or cuda.")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormat = Annotated[str, typer.Option("--memory-format", help="channels_first or channels_last.")]
 Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, adam or adamw.")]
@@ -35,7 +36,10 @@ Recompute = Annotated[
         "--recompute", metavar="SEGMENTS", help="Keep no activations inside so many segments; compute them again."
     ),
 ]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A zoo name, a graph .json or a .net file.")]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."),
+]
 Batch = Annotated[int | None, typer.Option("--batch", help="Samples of one step over all devices.")]
 BatchPerDevice = Annotated[int | None, typer.Option("--batch-per-device", help="Samples of one step on each device.")]
 Devices = Annotated[str, typer.Option("--devices", help="Device counts, such as 1,2,4 or 1..1024 (doubling).")]

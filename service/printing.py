@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,7 +11,10 @@ from rich.markup import escape
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 from service.advice_tables import print_advice, print_explained, print_scaled
-from service.tables import console, interval, print_notes, table
+from service.tables import interval as _interval
+from service.tables import print_notes as _notes
+from service.tables import show_table as _show
+from service.tables import table as _table
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
     from oracle.constants import Calibration, KernelFit
@@ -28,65 +31,66 @@ _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/
 
 def print_report(report: Report) -> None:
     """What of this machine is good, doubtful and bad."""
-    rows = table("", "", "subject", "finding")
+    table = _table("", "", "subject", "finding")
     for finding in report.findings:
         remedy = f" [dim]({escape(finding.remedy)})[/]" if finding.remedy else ""
-        rows.add_row(_LEVELS[finding.level], escape(finding.subject), escape(finding.text) + remedy)
-    console().print(rows)
+        table.add_row(_LEVELS[finding.level], escape(finding.subject), escape(finding.text) + remedy)
+    _show(Console(), table)
 
 
 def print_calibrated(result: CalibrateResult) -> None:
     """What was measured and fitted, and where it is."""
-    out = console()
-    _print_constants(out, result.calibration)
-    unmeasured = f", {len(result.run.unmeasured)} cases not measured" if result.run.unmeasured else ""
-    out.print(
-        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}{unmeasured}; "
+    console = Console()
+    _print_constants(console, result.calibration)
+    console.print(
+        f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
     )
-    print_notes(out, result.calibration.notes)
+    cases, missed = result.run.measured + len(result.run.unmeasured), len(result.run.unmeasured)
+    late = f"{missed} of {cases} cases were not measured: a longer --budget, or a quieter machine"
+    _notes(console, [*([late] if missed else []), *result.calibration.notes])
 
 
 def print_catalogue(catalogue: Catalogue) -> None:
     """The calibrations of a store, one a line."""
-    out = console()
+    console = Console()
     if not catalogue.calibrations:
-        out.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
+        console.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
         return
-    rows = table("", "name", "device", "created", ">constants", ">shapes", ">held-out error (median)")
+    table = _table("", "name", "device", "created", ">constants", ">shapes", ">held-out error (median)")
     for item in catalogue.calibrations:
         error = "" if item.median_held_out_error is None else f"{item.median_held_out_error:.1%}"
         counts = (str(item.constants), str(item.shapes))
-        rows.add_row(escape(item.name), escape(item.device), item.created_at, *counts, error)
-    out.print(rows)
+        table.add_row(escape(item.name), escape(item.device), item.created_at, *counts, error)
+    _show(console, table)
 
 
 def print_calibration(shown: ShownCalibration) -> None:
     """One calibration: provenance, constants, notes."""
-    out = console()
+    console = Console()
     calibration = shown.calibration
-    out.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
-    _print_constants(out, calibration)
+    console.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
+    _print_constants(console, calibration)
     identity = ", ".join(f"{key} {value}" for key, value in sorted(calibration.environment.items()))
-    out.print(f"[dim]{escape(identity)}[/]", highlight=False)
-    out.print(
+    console.print(f"[dim]{escape(identity)}[/]", highlight=False)
+    console.print(
         f"{len(calibration.shapes)} shapes are looked up; all kernels together are uncertain by "
         f"{calibration.common_sd:.0%} (drift of the machine, and what a step does beside its kernels)",
         highlight=False,
     )
-    print_notes(out, shown.notes)
+    _notes(console, shown.notes)
 
 
-def _print_constants(out: Console, calibration: Calibration) -> None:
+def _print_constants(console: Console, calibration: Calibration) -> None:
     executions = {fit.execution for fit in calibration.fits if fit.phase != Phase.UPDATE}
-    rows = table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
+    table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
-        rows.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
-    out.print(rows)
-    out.print(
+        table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
+    _show(console, table)
+    console.print(
         f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
         "a dash: the measurements do not identify it[/]",
         highlight=False,
@@ -118,28 +122,40 @@ def _constant(fit: KernelFit, quantity: str) -> str:
 
 def print_predicted(result: PredictResult) -> None:
     """Steps, epochs, memory, and how they are known."""
-    out = console()
+    console = Console()
     columns = ("model", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">epoch")
-    rows = table("", *columns, ">communication", ">memory", "known by")
-    refused = []
+    table = _table("", *columns, ">communication", ">memory", "known by")
     for projection in result.projections:
-        if projection.step is None:
-            refused.append(projection.reason)
-            continue
-        rows.add_row(*_prediction_cells(projection))
+        if projection.step is not None:
+            table.add_row(*_prediction_cells(projection))
+    if table.row_count:
+        _show(console, table)
+    for projection in result.projections:
         if projection.reason:
-            refused.append(projection.reason)
-    if rows.row_count:
-        out.print(rows)
-    for reason in refused:
-        out.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False)
-    out.print(
+            reason = f"{_where(projection)}: {projection.reason}"
+            console.print(f"[red]cannot be done:[/] {escape(reason)}", highlight=False, soft_wrap=True)
+    console.print(
         f"[dim]calibration '{escape(result.calibration.name)}' of {escape(result.calibration.device)}, "
         f"{result.calibration.created_at}[/]",
         highlight=False,
+        soft_wrap=True,
     )
-    own = dict.fromkeys(note for projection in result.projections for note in projection.notes)
-    print_notes(out, [*own, *result.notes])
+    _notes(console, [*_own_notes(result.projections), *result.notes])
+
+
+def _where(projection: Projection) -> str:
+    devices = projection.job.devices
+    return f"{projection.job.model.name} on {devices} device{'s' if devices > 1 else ''}"
+
+
+def _own_notes(projections: Sequence[Projection]) -> Iterator[str]:
+    """The notes of projections, each once, with those that it belongs to unless it belongs to all."""
+    places: dict[str, list[str]] = {}
+    for projection in projections:
+        for note in projection.notes:
+            places.setdefault(note, []).append(_where(projection))
+    for note, named in places.items():
+        yield note if len(named) == len(projections) else f"{', '.join(named)}: {note}"
 
 
 def _prediction_cells(projection: Projection) -> list[str]:
@@ -154,11 +170,11 @@ def _prediction_cells(projection: Projection) -> list[str]:
         str(job.devices),
         str(job.global_batch),
         format_seconds(step.middle),
-        interval(step),
+        _interval(step),
         f"{rate.middle:.4g}",
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
-        "-" if memory is None else format_bytes(memory.total_bytes),
+        "-" if memory is None else format_bytes(memory.total_bytes) + (" (too much)" if memory.fits is False else ""),
         _known_by(projection),
     ]
 
@@ -171,33 +187,33 @@ def _known_by(projection: Projection) -> str:
 
 def print_validated(result: ValidateResult) -> None:
     """Predicted steps beside measured ones."""
-    out = console()
+    console = Console()
     columns = ("model", ">batch", ">predicted step", ">80 % interval", ">measured step", ">difference", "inside")
-    rows = table("", *columns, "known by")
+    table = _table("", *columns, "known by")
     for step in result.steps:
         projection = step.projection
-        rows.add_row(
+        table.add_row(
             escape(projection.job.model.name),
             str(projection.job.global_batch),
             format_seconds(step.predicted.middle),
-            interval(step.predicted),
+            _interval(step.predicted),
             f"{format_seconds(step.measured_s)} (n = {len(step.measurement.device_s)})",
             f"{step.difference:+.1%}",
             "yes" if step.inside else "no",
             _known_by(projection),
         )
-    out.print(rows)
-    print_notes(out, result.notes)
+    _show(console, table)
+    _notes(console, result.notes)
 
 
 def print_compared(result: CompareResult) -> None:
     """Constants with their ratio, then predicted steps."""
-    out = console()
+    console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
-    rows = table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
+    table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
     for item in result.ratios:
         unit = item.first.unit
-        rows.add_row(
+        table.add_row(
             item.first.name,
             item.first.execution,
             format_rate(item.first.value, unit) if unit != "s" else format_seconds(item.first.value),
@@ -206,25 +222,25 @@ def print_compared(result: CompareResult) -> None:
             f"{item.lo:.2f} - {item.hi:.2f}",
             "differs" if item.differs else "",
         )
-    out.print(rows)
+    _show(console, table)
     if result.steps:
-        steps = table("", "model", ">batch", f">{first}", f">{second}", ">speed-up", ">80 % interval", "")
+        steps = _table("", "model", ">batch", f">{first}", f">{second}", ">speed-up", ">80 % interval", "")
         for step in result.steps:
             lo, hi = step.speedup.interval()
             steps.add_row(
                 escape(step.model),
                 str(step.samples),
-                f"{format_seconds(step.first.middle)} ({interval(step.first)})",
-                f"{format_seconds(step.second.middle)} ({interval(step.second)})",
+                f"{format_seconds(step.first.middle)} ({_interval(step.first)})",
+                f"{format_seconds(step.second.middle)} ({_interval(step.second)})",
                 f"{step.speedup.middle:.2f}",
                 f"{lo:.2f} - {hi:.2f}",
                 "a tie" if step.tied else "",
             )
-        out.print(steps)
+        _show(console, steps)
     for name, only in ((first, result.only_first), (second, result.only_second)):
         if only:
-            out.print(f"only in {name}: {', '.join(only)}", highlight=False)
-    print_notes(out, result.notes)
+            console.print(f"only in {name}: {', '.join(only)}", highlight=False)
+    _notes(console, result.notes)
 
 
 PRINTERS: dict[str, Callable[[Any], None]] = {

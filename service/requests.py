@@ -71,13 +71,21 @@ class Target:
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        if not self.devices:
-            raise BadInput("name at least one number of devices")
-        if (self.batch is None) == (self.batch_per_device is None):
-            raise BadInput("give either --batch (global) or --batch-per-device")
+        self._check_batch()
+        self._check_devices()
+
+    def _check_batch(self) -> None:
+        if self.batch is None and self.batch_per_device is None:
+            raise BadInput("give a batch: --batch (over all devices) or --batch-per-device")
+        if self.batch is not None and self.batch_per_device is not None:
+            raise BadInput("give either --batch or --batch-per-device, not both")
         for what, batch in (("--batch", self.batch), ("--batch-per-device", self.batch_per_device)):
             if batch is not None and batch < 1:
                 raise OutOfRange(f"{what} must be at least 1, not {batch}")
+
+    def _check_devices(self) -> None:
+        if not self.devices:
+            raise BadInput("name at least one number of devices")
         for devices in self.devices:
             if devices < 1:
                 raise OutOfRange(f"--devices must be at least 1, not {devices}")

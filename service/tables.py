@@ -14,16 +14,11 @@ from oracle.units import format_seconds
 if TYPE_CHECKING:
     from oracle.estimate import Estimate
 
-WIDTH = 140
-"""Columns of a table that goes into a file or a pipe."""
 
-
-def console() -> Console:
-    """Where tables go: as wide as the terminal, and wide where there is none."""
-    found = Console()
-    if not found.is_terminal:
-        found.width = max(found.width, WIDTH)
-    return found
+def show_table(console: Console, shown: Table) -> None:
+    """Print a table as wide as it is: a terminal that is narrower wraps its lines, and no column is cut."""
+    needed = console.measure(shown, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(needed, console.width)).print(shown)
 
 
 def table(title: str, *columns: str) -> Table:
@@ -35,10 +30,10 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def print_notes(where: Console, notes: Iterable[str]) -> None:
+def print_notes(console: Console, notes: Iterable[str]) -> None:
     """What a reader has to know, one line each."""
     for note in notes:
-        where.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False, soft_wrap=True)
 
 
 def interval(estimate: Estimate) -> str:

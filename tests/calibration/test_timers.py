@@ -117,12 +117,26 @@ def test_an_unmeasured_variant_of_a_convolution_is_an_extrapolation(calibration:
 
 
 def test_an_unmeasured_family_is_named_with_its_layer(calibration: Calibration) -> None:
-    with pytest.raises(NotCalibrated, match=r"'simulated' of simulated device has no elementwise_gelu forward .*gelu"):
+    with pytest.raises(NotCalibrated, match="'simulated' of simulated device has no elementwise_gelu forward kernels"):
         CalibratedTimer(calibration, Execution()).price([forward(Elementwise("gelu", (64, 8, 8)))])
 
 
 def test_an_unmeasured_execution_lists_the_measured_ones(calibration: Calibration) -> None:
-    with pytest.raises(NotCalibrated, match="no linear forward for bf16/channels_first; it has fp32/channels_first"):
+    with pytest.raises(
+        NotCalibrated,
+        match="no linear forward kernels for bf16/channels_first; it was measured for fp32/channels_first",
+    ):
         CalibratedTimer(calibration, Execution("bf16")).price([forward(Linear(64, 32))])
-    with pytest.raises(NotCalibrated, match="no update update for fp32/adam; it has fp32/sgd_momentum"):
+    with pytest.raises(NotCalibrated, match="no update kernels for fp32/adam; it was measured for fp32/sgd_momentum"):
         CalibratedTimer(calibration, Execution(optimizer="adam")).price([LayerCall(Linear(64, 32), Phase.UPDATE, 1)])
+
+
+def test_a_family_without_constants_is_scaled_from_its_nearest_shape(calibration: Calibration) -> None:
+    shapes_only = replace(calibration, fits=(), common_sd=0.0)
+    conv = next(shape for shape in calibration.shapes if shape.layer.kind == "conv" and shape.phase is Phase.FORWARD)
+    twice = LayerCall(conv.layer, conv.phase, 2 * conv.samples)
+    prices = CalibratedTimer(shapes_only, Execution()).price([twice])
+    assert prices.methods == (Method.EXTRAPOLATED,)
+    # Twice the samples are at most twice the work: weights are read once.
+    assert conv.seconds < prices.middle_s[0] <= 2 * conv.seconds * (1 + 1e-9)
+    assert np.log(prices.draws_s[0]).std() > 0.3
