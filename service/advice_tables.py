@@ -142,6 +142,10 @@ def _step(row: Row) -> tuple[str, str, str]:
     return format_seconds(step.middle), interval(step), f"{rate:.4g}"
 
 
+def _seconds(seconds: float) -> str:
+    return format_seconds(seconds) if seconds else "-"
+
+
 def _time(seconds: Estimate | None) -> str:
     return "-" if seconds is None else format_seconds(seconds.middle)
 
@@ -190,7 +194,7 @@ def _parts(row: Row) -> Table:
     for part in dict.fromkeys((*projection.compute, *projection.communication)):
         compute, moved = (times[part].middle if part in times else 0.0 for times in
                           (projection.compute, projection.communication))  # fmt: skip
-        cells = (format_seconds(compute), format_seconds(moved), f"{(compute + moved) / whole:.1%}")
+        cells = (_seconds(compute), _seconds(moved), f"{(compute + moved) / whole:.1%}")
         made.add_row(part.replace("_", " "), *cells)
     for name, seconds in (("bubble", projection.bubble), ("stragglers", projection.stragglers)):
         if seconds.middle:
@@ -216,7 +220,7 @@ def _layers(items: Sequence[KernelItem]) -> Table:
         cells = [sum(item.seconds for item in own if item.part == part) for part in
                  ("forward", "backward_data", "backward_weight", "update")]  # fmt: skip
         largest = max(own, key=lambda item: item.seconds)
-        times = [format_seconds(seconds) if seconds else "-" for seconds in cells]
+        times = [_seconds(seconds) for seconds in cells]
         made.add_row(escape(name), largest.call.layer.kind, *times, f"{sum(cells) / total:.1%}", bound.of(largest))
     rest = ranked[LAYERS:]
     if rest:

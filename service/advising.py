@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -253,3 +254,7 @@ def move_to_dict(item: MoveItem) -> dict[str, Any]:
         "latency_s": item.latency_s,
         "method": item.method.value,
     }
+
+
+USE_CASES: dict[str, Callable[[Store, PlanRequest], Any]] = {"advise": advise, "scale": scale, "explain": explain}
+"""The use cases of this file by the name of their command."""

@@ -65,7 +65,9 @@ Strategy = Annotated[
 Strategies = Annotated[
     list[str] | None,
     typer.Option(
-        "--strategy", metavar="NAME[,CHOICE=VALUE...]", help=f"{STRATEGY_NAMES}; repeatable. Default: all of them."
+        "--strategy",
+        metavar="NAME[,CHOICE=VALUE...]",
+        help=f"{STRATEGY_NAMES}; repeatable. Default: all of them; to explain, data.",
     ),
 ]
 Epochs = Annotated[int, typer.Option("--epochs", help="Epochs of the whole training.")]

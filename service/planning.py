@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from service.console import execution_of, open_store, show
@@ -28,176 +28,100 @@ from service.options import (
     Price,
     Recompute,
     Strategies,
-    Strategy,
 )
 
 if TYPE_CHECKING:
     from service.figures import Rates
 
 
-def advise(
-    model: Model,
-    calibration: CalibrationName = None,
-    batch: Batch = None,
-    batch_per_device: BatchPerDevice = None,
-    devices: Devices = "1",
-    strategy: Strategies = None,
-    cluster: ClusterFile = None,
-    link: LinkText = None,
-    memory: DeviceMemory = None,
-    dataset_samples: DatasetSamples = None,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    recompute: Recompute = 0,
-    epochs: Epochs = 1,
-    power: Power = None,
-    price: Price = None,
-    peak: Peak = None,
-    plot: Plot = None,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Rank all strategies for a model and a number of devices.
+def _command(name: str, text: str, default_devices: str) -> Callable[..., None]:
+    """A command of this file: they ask for the same things and differ in what they answer.
 
-    Says what holds the fastest and what would change it, and why the others cannot be used.
+    Args:
+        name: of the command, of its use case in `service.advising` and of its picture in `service.plotting`.
+        text: its help.
+        default_devices: what it looks at where nobody says how many devices there are.
     """
-    from service.advising import advise as use_case
-    from service.requests import PlanRequest, parse_devices, parse_memory
 
-    _plot_suffix(plot)
-    request = PlanRequest(
-        model=model,
-        calibration=calibration,
-        strategies=tuple(strategy or ()),
-        devices=parse_devices(devices),
-        batch=batch,
-        batch_per_device=batch_per_device,
-        cluster=cluster,
-        link=link,
-        memory_bytes=parse_memory(memory),
-        dataset_samples=dataset_samples,
-        execution=execution_of(precision, memory_format, optimizer, recompute),
-        rates=_rates(epochs, power, price, peak),
-    )
-    with open_store(db) as store:
-        result = use_case(store, request)
-    if plot is not None:
-        from service.plotting import plot_advice
+    def command(
+        model: Model,
+        calibration: CalibrationName = None,
+        batch: Batch = None,
+        batch_per_device: BatchPerDevice = None,
+        devices: Devices = default_devices,
+        strategy: Strategies = None,
+        cluster: ClusterFile = None,
+        link: LinkText = None,
+        memory: DeviceMemory = None,
+        dataset_samples: DatasetSamples = None,
+        precision: Precision = "fp32",
+        memory_format: MemoryFormat = "channels_first",
+        optimizer: Optimizer = "sgd_momentum",
+        recompute: Recompute = 0,
+        epochs: Epochs = 1,
+        power: Power = None,
+        price: Price = None,
+        peak: Peak = None,
+        plot: Plot = None,
+        db: Db = None,
+        json: Json = False,
+    ) -> None:
+        from service.advising import USE_CASES
+        from service.plotting import PLOTS, check_plot
+        from service.requests import PlanRequest, parse_devices, parse_memory
 
-        plot_advice(result, plot)
-    show("advise", result, json)
+        if plot is not None:  # refused before anything is computed for it
+            check_plot(plot)
+        request = PlanRequest(
+            model=model,
+            calibration=calibration,
+            strategies=tuple(strategy or ()),
+            devices=parse_devices(devices),
+            batch=batch,
+            batch_per_device=batch_per_device,
+            cluster=cluster,
+            link=link,
+            memory_bytes=parse_memory(memory),
+            dataset_samples=dataset_samples,
+            execution=execution_of(precision, memory_format, optimizer, recompute),
+            rates=_rates(epochs, power, price, peak),
+        )
+        with open_store(db) as store:
+            result = USE_CASES[name](store, request)
+        if plot is not None:
+            PLOTS[name](result, plot)
+        show(name, result, json)
 
-
-def scale(
-    model: Model,
-    calibration: CalibrationName = None,
-    batch: Batch = None,
-    batch_per_device: BatchPerDevice = None,
-    devices: Devices = "1..1024",
-    strategy: Strategies = None,
-    cluster: ClusterFile = None,
-    link: LinkText = None,
-    memory: DeviceMemory = None,
-    dataset_samples: DatasetSamples = None,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    recompute: Recompute = 0,
-    epochs: Epochs = 1,
-    power: Power = None,
-    price: Price = None,
-    peak: Peak = None,
-    plot: Plot = None,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Predict how strategies scale over devices.
-
-    With --batch the work is fixed (strong scaling), with --batch-per-device it grows (weak scaling).
-    """
-    from service.advising import scale as use_case
-    from service.requests import PlanRequest, parse_devices, parse_memory
-
-    _plot_suffix(plot)
-    request = PlanRequest(
-        model=model,
-        calibration=calibration,
-        strategies=tuple(strategy or ()),
-        devices=parse_devices(devices),
-        batch=batch,
-        batch_per_device=batch_per_device,
-        cluster=cluster,
-        link=link,
-        memory_bytes=parse_memory(memory),
-        dataset_samples=dataset_samples,
-        execution=execution_of(precision, memory_format, optimizer, recompute),
-        rates=_rates(epochs, power, price, peak),
-    )
-    with open_store(db) as store:
-        result = use_case(store, request)
-    if plot is not None:
-        from service.plotting import plot_scaling
-
-        plot_scaling(result, plot)
-    show("scale", result, json)
+    command.__name__, command.__doc__ = name, text
+    return command
 
 
-def explain(
-    model: Model,
-    calibration: CalibrationName = None,
-    batch: Batch = None,
-    batch_per_device: BatchPerDevice = None,
-    devices: Devices = "1",
-    strategy: Strategy = None,
-    cluster: ClusterFile = None,
-    link: LinkText = None,
-    memory: DeviceMemory = None,
-    dataset_samples: DatasetSamples = None,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    recompute: Recompute = 0,
-    epochs: Epochs = 1,
-    power: Power = None,
-    price: Price = None,
-    peak: Peak = None,
-    plot: Plot = None,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Break one prediction down by layer, phase and transfer.
+PLANNING = (
+    _command(
+        "advise",
+        """Rank all strategies for a model and a number of devices.
 
-    Says what holds the step, how large each share is and why, and what would change it.
-    """
-    from service.advising import explain as use_case
-    from service.requests import PlanRequest, parse_devices, parse_memory
+        Says what holds the fastest and what would change it, and why the others cannot be used.
+        """,
+        "1",
+    ),
+    _command(
+        "scale",
+        """Predict how strategies scale over devices.
 
-    _plot_suffix(plot)
-    request = PlanRequest(
-        model=model,
-        calibration=calibration,
-        strategies=() if strategy is None else (strategy,),
-        devices=parse_devices(devices),
-        batch=batch,
-        batch_per_device=batch_per_device,
-        cluster=cluster,
-        link=link,
-        memory_bytes=parse_memory(memory),
-        dataset_samples=dataset_samples,
-        execution=execution_of(precision, memory_format, optimizer, recompute),
-        rates=_rates(epochs, power, price, peak),
-    )
-    with open_store(db) as store:
-        result = use_case(store, request)
-    if plot is not None:
-        from service.plotting import plot_explanation
+        With --batch the work is fixed (strong scaling), with --batch-per-device it grows (weak scaling).
+        """,
+        "1..1024",
+    ),
+    _command(
+        "explain",
+        """Break one prediction down by layer, phase and transfer.
 
-        plot_explanation(result, plot)
-    show("explain", result, json)
-
-
-PLANNING = (advise, scale, explain)
+        Says what holds the step, how large each share is and why, and what would change it.
+        """,
+        "1",
+    ),
+)
 """The commands of this file."""
 
 
@@ -206,11 +130,3 @@ def _rates(epochs: int, power_w: float | None, price: float | None, peak_tflops:
     from service.figures import Rates
 
     return Rates(epochs, power_w, price, None if peak_tflops is None else tera(peak_tflops))
-
-
-def _plot_suffix(plot: Path | None) -> None:
-    """Refuse a picture that cannot be drawn before anything is computed for it."""
-    if plot is not None:
-        from service.plotting import check_plot
-
-        check_plot(plot)

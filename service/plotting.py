@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,3 +111,11 @@ def _save(figure: Any, axes: Any, path: Path) -> None:
             path.write_text(f"{head}{svg[svg.index('<svg') :]}</body></html>\n", encoding="utf-8")
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}") from None
+
+
+PLOTS: dict[str, Callable[[Any, Path], None]] = {
+    "advise": plot_advice,
+    "scale": plot_scaling,
+    "explain": plot_explanation,
+}
+"""The picture of each command's result."""
