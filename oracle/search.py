@@ -179,7 +179,8 @@ def _inner(job: Job, strategy: Strategy) -> Iterator[Strategy]:
 
 def _hybrids(job: Job, strategy: Hybrid) -> Iterator[Strategy]:
     most = min(job.devices, (job.cluster.tiers[0].devices if job.cluster.tiers else 1) or job.devices)
-    sizes = [size for size in range(most, 1, -1) if job.devices % size == 0][:GROUPS]
+    # One group of all devices is the plain strategy, which is tried on its own.
+    sizes = [size for size in range(min(most, job.devices - 1), 1, -1) if job.devices % size == 0][:GROUPS]
     outer = [strategy.outer]
     if isinstance(strategy.inner, _ONE_PASS):
         outer.append(replace(strategy.outer, bucket_bytes=BUCKET_BYTES))

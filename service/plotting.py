@@ -66,8 +66,8 @@ def plot_scaling(result: ScaleResult, path: Path) -> None:
         devices, middle, low, high = zip(*points, strict=True)
         (line,) = axes.plot(devices, middle, marker="o", label=label)
         axes.fill_between(devices, low, high, color=line.get_color(), alpha=0.2)
-    axes.set(xlabel="devices", ylabel="samples/s", xscale="log", yscale="log")
-    axes.xaxis.get_major_locator().set_params(base=2)
+    axes.set(xlabel="devices", ylabel="samples/s", yscale="log")
+    axes.set_xscale("log", base=2)
     if result.rows:
         axes.set_title(result.rows[0].projection.job.model.name)
     _save(figure, axes, path)
