@@ -5,20 +5,36 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
 
 from oracle.errors import MissingDependency, StepgaugeError
-
-if TYPE_CHECKING:
-    from db.store import Store
-    from oracle.execution import Execution
-    from service.requests import Progress
+from service.console import execution_of, open_store, progress_bar
+from service.console import show as show_result
+from service.options import (
+    Batch,
+    BatchPerDevice,
+    CalibrationName,
+    ClusterFile,
+    DatasetSamples,
+    Db,
+    Device,
+    DeviceMemory,
+    Devices,
+    Json,
+    LinkText,
+    MemoryFormat,
+    Optimizer,
+    Precision,
+    RealDevice,
+    Recompute,
+    Strategy,
+)
+from service.planning import PLANNING
 
 app = typer.Typer(
     name="stepgauge",
@@ -37,24 +53,6 @@ LONGEST_ERROR = 1000
 
 USAGE = cast("type[typer.BadParameter]", next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"))
 """The base of Typer's own errors, wherever the installed Typer keeps it."""
-
-Db = Annotated[
-    str | None,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        help="Database: a file or an SQLAlchemy URL. Default: $STEPGAUGE_DB, else your data folder.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-CalibrationName = Annotated[
-    str | None, typer.Option("--calibration", metavar="NAME", help="A stored calibration. Default: the newest.")
-]
-Device = Annotated[str, typer.Option("--device", help="Kind of device: cpu, cuda, or simulated (a made-up one).")]
-RealDevice = Annotated[str, typer.Option("--device", help="Kind of device: cpu or cuda.")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
-MemoryFormat = Annotated[str, typer.Option("--memory-format", help="channels_first or channels_last.")]
-Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, adam or adamw.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -83,7 +81,7 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
     from service.checking import examine
 
     report = examine(device, db)
-    _print("doctor", report, json)
+    show_result("doctor", report, json)
     if not report.usable:
         raise typer.Exit(1)
 
@@ -114,11 +112,11 @@ def calibrate(
         budget_s=None if budget is None else parse_seconds(budget),
         quick=quick,
         seed=seed,
-        execution=_execution(precision, memory_format, optimizer),
+        execution=execution_of(precision, memory_format, optimizer),
     )
-    with _open(db) as store, _progress() as progress:
+    with open_store(db) as store, progress_bar() as progress:
         result = use_case(store, request, progress)
-    _print("calibrate", result, json)
+    show_result("calibrate", result, json)
 
 
 @app.command("list")
@@ -126,8 +124,8 @@ def list_(db: Db = None, json: Json = False) -> None:
     """List the stored calibrations."""
     from service.catalogue import list_calibrations
 
-    with _open(db) as store:
-        _print("list", list_calibrations(store), json)
+    with open_store(db) as store:
+        show_result("list", list_calibrations(store), json)
 
 
 @app.command()
@@ -139,8 +137,8 @@ def show(
     """Show one calibration: constants, intervals, errors."""
     from service.catalogue import show_calibration
 
-    with _open(db) as store:
-        _print("show", show_calibration(store, name), json)
+    with open_store(db) as store:
+        show_result("show", show_calibration(store, name), json)
 
 
 @app.command()
@@ -152,16 +150,18 @@ def predict(
         ),
     ],
     calibration: CalibrationName = None,
-    batch: Annotated[int | None, typer.Option(help="Samples of one step over all devices.")] = None,
-    batch_per_device: Annotated[int | None, typer.Option(help="Samples of one step on each device.")] = None,
-    devices: Annotated[str, typer.Option(help="Device counts, such as 1,2,4.")] = "1",
-    strategy: Annotated[str | None, typer.Option(help="serial or data. Default: data beyond one device.")] = None,
-    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="The network, tier by tier, in YAML.")] = None,
-    link: Annotated[str | None, typer.Option(help="The network as latency,bandwidth: 9us,50GB/s.")] = None,
-    dataset_samples: Annotated[int | None, typer.Option(help="Samples per epoch. Default: the model's own.")] = None,
+    batch: Batch = None,
+    batch_per_device: BatchPerDevice = None,
+    devices: Devices = "1",
+    strategy: Strategy = None,
+    cluster: ClusterFile = None,
+    link: LinkText = None,
+    memory: DeviceMemory = None,
+    dataset_samples: DatasetSamples = None,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
+    recompute: Recompute = 0,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -170,7 +170,7 @@ def predict(
     Prices every layer of the model from a stored calibration. Runs on any machine, without torch.
     """
     from service.predicting import predict as use_case
-    from service.requests import PredictRequest, parse_devices
+    from service.requests import PredictRequest, parse_devices, parse_memory
 
     request = PredictRequest(
         models=tuple(models),
@@ -181,12 +181,17 @@ def predict(
         batch_per_device=batch_per_device,
         cluster=cluster,
         link=link,
+        memory_bytes=parse_memory(memory),
         dataset_samples=dataset_samples,
-        execution=_execution(precision, memory_format, optimizer),
+        execution=execution_of(precision, memory_format, optimizer, recompute),
     )
-    with _open(db) as store:
+    with open_store(db) as store:
         result = use_case(store, request)
-    _print("predict", result, json)
+    show_result("predict", result, json)
+
+
+for _command in PLANNING:
+    app.command()(_command)
 
 
 @app.command()
@@ -211,11 +216,11 @@ def validate(
         calibration=calibration,
         device=device,
         budget_s=parse_seconds(budget),
-        execution=_execution(precision, memory_format, optimizer),
+        execution=execution_of(precision, memory_format, optimizer),
     )
-    with _open(db) as store, _progress() as progress:
+    with open_store(db) as store, progress_bar() as progress:
         result = use_case(store, request, progress)
-    _print("validate", result, json)
+    show_result("validate", result, json)
 
 
 @app.command()
@@ -237,9 +242,9 @@ def compare(
     from service.requests import parse_model_batch
 
     models = tuple(parse_model_batch(text) for text in model or [])
-    with _open(db) as store:
-        result = use_case(store, first, second, models, _execution(precision, memory_format, optimizer))
-    _print("compare", result, json)
+    with open_store(db) as store:
+        result = use_case(store, first, second, models, execution_of(precision, memory_format, optimizer))
+    show_result("compare", result, json)
 
 
 @app.command()
@@ -251,7 +256,7 @@ def export(
     """Write a calibration as JSON, to be loaded elsewhere."""
     from service.catalogue import export_calibration, write_text
 
-    with _open(db) as store:
+    with open_store(db) as store:
         text = export_calibration(store, name)
     if output is None:
         typer.echo(text)
@@ -269,71 +274,9 @@ def load(
     """Store a calibration that was exported elsewhere."""
     from service.catalogue import load_calibration
 
-    with _open(db) as store:
+    with open_store(db) as store:
         calibration = load_calibration(store, file, name)
     typer.echo(f"loaded '{calibration.name}' ({calibration.device}, {len(calibration.constants)} constants)")
-
-
-def _execution(precision: str, memory_format: str, optimizer: str) -> Execution:
-    from oracle.execution import Execution
-
-    return Execution(precision=precision, memory_format=memory_format, optimizer=optimizer)
-
-
-@contextmanager
-def _open(db: str | None) -> Iterator[Store]:
-    from db.location import default_url
-    from db.store import Store
-
-    with Store.open(db or default_url()) as store:
-        yield store
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A progress bar on standard error, or a line now and then where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _line_now_and_then()
-        return
-    columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def advance(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=text)
-
-        yield advance
-
-
-def _line_now_and_then(every_s: float = 30.0) -> Progress:
-    """Progress for files and CI logs: a line every half minute."""
-    from time import monotonic
-
-    last_s = monotonic()
-
-    def advance(done: int, total: int, text: str) -> None:
-        nonlocal last_s
-        if monotonic() - last_s >= every_s:
-            last_s = monotonic()
-            sys.stderr.write(f"{done} of {total}: {text}\n")
-
-    return advance
-
-
-def _print(command: str, result: Any, json: bool) -> None:
-    """Print a result as JSON, or with the command's printer."""
-    if json:
-        from json import dumps
-
-        typer.echo(dumps({"format": f"stepgauge-{command}-1", **result.to_dict()}, indent=2, allow_nan=False))
-        return
-    from service.printing import PRINTERS
-
-    PRINTERS[command](result)
 
 
 def main() -> None:

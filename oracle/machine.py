@@ -98,6 +98,9 @@ class Cluster:
         device: the device's own name.
         tiers: innermost first.
         memory_bytes: memory of one device, where known.
+        device_spread: standard deviation of ln(time) of the same work on different devices and in different steps, by
+            which a synchronous step waits for its slowest device (healthy fleets of one GPU model vary by 8 %: Sinha et
+            al., SC'22, arXiv 2208.11035).
 
     Raises:
         BadInput: two tiers of one name, or a tier that does not hold more devices than the tier inside it.
@@ -107,8 +110,11 @@ class Cluster:
     device: str
     tiers: tuple[Tier, ...] = ()
     memory_bytes: float | None = None
+    device_spread: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.device_spread <= 1:
+            raise OutOfRange(f"the device_spread of a cluster is 0 to 1, not {self.device_spread}")
         if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
             raise OutOfRange(f"the memory of a device is more than zero bytes, not {self.memory_bytes}")
         if len({tier.name for tier in self.tiers}) < len(self.tiers):
@@ -249,13 +255,14 @@ def _cluster(values: Any) -> Cluster:
     device = fields.take("device", (str,), "Tesla V100-SXM2-16GB")
     memory_bytes = fields.quantity("memory", parse_bytes, "16GiB") if "memory" in fields.left else None
     items = fields.take("tiers", (list,), "[{name: node, devices: 4, link: {latency: 9us, bandwidth: 50GB/s}}]")
+    spread = float(fields.take("device_spread", (int, float), "0.02", default=0.0))
     fields.done()
     if not items:
         raise BadInput("the cluster has no tiers")
     tiers: list[Tier] = []
     for index, item in enumerate(items, start=1):
         tiers.append(_tier(item, index, tiers[0].devices if tiers else None))
-    return Cluster(name, device, tuple(tiers), memory_bytes)
+    return Cluster(name, device, tuple(tiers), memory_bytes, spread)
 
 
 def _tier(values: Any, index: int, node_devices: int | None) -> Tier:

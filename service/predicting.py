@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from calibration.timers import CalibratedTimer
 from db.store import Store
+from oracle.autograd import OVERHEADS, Autograd
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.estimate import Estimate
 from oracle.links import LinkTimer
 from oracle.loading import load_model
 from oracle.machine import Cluster, load_cluster, parse_link
+from oracle.memory import MemoryRule
 from oracle.model import ModelGraph
 from oracle.plan import Job
-from oracle.project import Projection, project
+from oracle.project import project
+from oracle.projection import Projection
 from oracle.strategies import strategy
-from service.requests import PredictRequest
+from oracle.strategies.choices import parse_strategy
+from service.requests import PredictRequest, Target
 
 STALE_DAYS = 90
 """Age from which a calibration is called old: drivers, clocks and cooling change."""
@@ -52,18 +56,15 @@ def predict(store: Store, request: PredictRequest) -> PredictResult:
     """
     calibration = find_calibration(store, request.calibration)
     timer = CalibratedTimer(calibration, request.execution)
-    cluster = _cluster(request, calibration.device)
+    cluster = cluster_of(request, calibration)
     projections = tuple(
         _project(request, name, devices, cluster, timer) for name in request.models for devices in request.devices
     )
-    notes = validity_notes(calibration)
-    if cluster.device != calibration.device:
-        notes += (f"the cluster has {cluster.device}, but the calibration is of {calibration.device}",)
-    return PredictResult(calibration, projections, notes)
+    return PredictResult(calibration, projections, validity_notes(calibration, cluster))
 
 
 def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster, timer: CalibratedTimer) -> Projection:
-    chosen = strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
+    chosen = parse_strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
     job = Job(
         model=load_model(model),
         global_batch=request.global_batch(devices),
@@ -72,15 +73,32 @@ def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster
         execution=request.execution,
         dataset_samples=request.dataset_samples,
     )
-    return project(job, chosen, timer, LinkTimer(cluster))
+    return project(job, chosen, timer, LinkTimer(cluster), memory_rule(timer.calibration))
 
 
-def _cluster(request: PredictRequest, device: str) -> Cluster:
-    if request.cluster is not None:
-        return load_cluster(request.cluster)
-    if request.link is not None:
-        return Cluster.of_link(device, parse_link(request.link), max(request.devices))
+def cluster_of(target: Target, calibration: Calibration) -> Cluster:
+    """The machine that a request names, with the memory of a device where anything says it.
+
+    Raises:
+        BadInput: the cluster file or the link cannot be read.
+    """
+    cluster = _named_cluster(target, calibration.device)
+    known = calibration.environment.get("gpu_memory_bytes", "") if cluster.device == calibration.device else ""
+    measured_bytes = float(known) if known.isdecimal() else None
+    return replace(cluster, memory_bytes=target.memory_bytes or cluster.memory_bytes or measured_bytes)
+
+
+def _named_cluster(target: Target, device: str) -> Cluster:
+    if target.cluster is not None:
+        return load_cluster(target.cluster)
+    if target.link is not None:
+        return Cluster.of_link(device, parse_link(target.link), max(target.devices))
     return Cluster("one device", device)
+
+
+def memory_rule(calibration: Calibration) -> MemoryRule:
+    """What torch holds on the kind of device that was calibrated: a calibration of a GPU names its CUDA version."""
+    return Autograd(OVERHEADS["cuda" if "cuda" in calibration.environment else "cpu"])
 
 
 def serial_projection(model: ModelGraph, samples: int, timer: CalibratedTimer) -> Projection:
@@ -115,9 +133,11 @@ def find_calibration(store: Store, name: str | None) -> Calibration:
     return store.calibration(max(summaries, key=lambda summary: summary.created_at).name)
 
 
-def validity_notes(calibration: Calibration) -> tuple[str, ...]:
-    """What a reader of any number from this calibration has to know."""
+def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> tuple[str, ...]:
+    """What a reader of any number from this calibration (for this cluster) has to know."""
     notes = list(calibration.notes)
+    if cluster is not None and cluster.device != calibration.device:
+        notes.append(f"the cluster has {cluster.device}, but the calibration is of {calibration.device}")
     age = datetime.now(UTC) - datetime.fromisoformat(calibration.created_at)
     if age.days >= STALE_DAYS:
         notes.append(f"the calibration is {age.days} days old; measure again before you rely on it")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
+from service.advice_tables import print_advice, print_explained, print_scaled
+from service.tables import interval as _interval
+from service.tables import print_notes as _notes
+from service.tables import show_table as _show
+from service.tables import table as _table
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
     from oracle.constants import Calibration, KernelFit
-    from oracle.estimate import Estimate
-    from oracle.project import Projection
+    from oracle.projection import Projection
     from service.calibrating import CalibrateResult
     from service.catalogue import Catalogue, ShownCalibration
     from service.checking import Report
@@ -24,31 +27,6 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.validating import ValidateResult
 
 _LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
-
-
-def _show(console: Console, table: Table) -> None:
-    """Print a table as wide as it is: a terminal that is narrower wraps its lines, and no column is cut."""
-    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    Console(width=max(needed, console.width)).print(table)
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A table whose columns are right-aligned where the name starts with `>`."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)
-    return table
-
-
-def _notes(console: Console, notes: Iterable[str]) -> None:
-    for note in notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False, soft_wrap=True)
-
-
-def _interval(estimate: Estimate) -> str:
-    lo, hi = estimate.interval()
-    return f"{format_seconds(lo)} - {format_seconds(hi)}"
 
 
 def print_report(report: Report) -> None:
@@ -273,5 +251,8 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "predict": print_predicted,
     "validate": print_validated,
     "compare": print_compared,
+    "advise": print_advice,
+    "scale": print_scaled,
+    "explain": print_explained,
 }
 """The printer of each command's result."""
