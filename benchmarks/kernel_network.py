@@ -1,0 +1,2 @@
+def print_lists(*a): pass
+def print_steps(*a): pass
