@@ -11,6 +11,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.kernel_data import Family, read_families
 from benchmarks.kernel_network import print_lists, print_steps
 from benchmarks.kernel_scores import (
@@ -21,7 +23,6 @@ from benchmarks.kernel_scores import (
     held_out,
     mean,
     new_device,
-    pool,
     sibling_folds,
     sum_scores,
 )
@@ -69,16 +70,12 @@ def print_single(families: Families, seeds: int, how: str) -> dict[tuple[str, st
 
 
 def _median_error(scored: Scored) -> float:
-    import numpy as np  # noqa: PLC0415
-
     return float(np.median(abs(scored.prediction.median_s / scored.measured_s - 1)))
 
 
 def print_siblings(families: Families, seeds: int) -> None:
     print("2. DeepBench convolutions, siblings on one side, error in %")
     _line("phase", "devices", "median", "mean", "plain median", "plain mean", "target")
-    import numpy as np  # noqa: PLC0415
-
     for phase, target in SIBLING_TARGETS.items():
         chosen = [family for (name, _), family in families.items() if name.startswith(f"conv2d {phase} ")]
         chosen = [family for family in chosen if "(DB)" in family.device]
@@ -101,7 +98,9 @@ def print_sums(scores: dict[tuple[str, str], list[Scored]]) -> None:
 
 def print_coverage(scores: dict[tuple[str, str], list[Scored]]) -> None:
     print("4. coverage of intervals in %, median high/low, interval score relative to the time")
-    _line("family, device", *(f"{what} {level:.0%}" for level in LEVELS for what in ("in", "ratio", "score")), "sums 90%")
+    _line(
+        "family, device", *(f"{what} {level:.0%}" for level in LEVELS for what in ("in", "ratio", "score")), "sums 90%"
+    )
     columns: dict[int, list[float]] = defaultdict(list)
     for (name, device), found in scores.items():
         cells: list[float] = []

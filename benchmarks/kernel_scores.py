@@ -1,4 +1,4 @@
-"""Score the regression of kernel times on families of measured kernels, always beside the plain fit of three constants."""
+"""Score the regression of kernel times on families of measured kernels, beside the plain fit of three constants."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ The constants of a device do not transfer, but what is left over them does to a 
 an unfilled wave costs, when a library changes its algorithm. Parallel units and cache enter through tiles per unit
 and bytes per cache. The new device's constants are then refitted with the prior as an offset and its own process
 learns the rest. Sources must not hold the kernels that calibrate the new device (their rooflines are fitted here, on
-all that they have)."""
+all that they have).
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ range; with it the residual stays what it was at the border, and the roofline al
 
 Draws are functions, not numbers (pathwise conditioning, Wilson et al., ICML 2020): a prior sample from random Fourier
 features, corrected by the data. The draws of a shape are then the same in whatever batch and process it is priced,
-shapes that resemble one another share their error, and nothing needs the joint covariance of a whole question."""
+shapes that resemble one another share their error, and nothing needs the joint covariance of a whole question.
+"""
 
 from __future__ import annotations
 

@@ -297,6 +297,7 @@ class KernelModel:
 
 
 _KERNEL_ARRAYS = (
+    "launches",
     "flop",
     "bytes",
     "wave_stretch",

@@ -2,7 +2,8 @@
 
 Spread over what will be asked, k-means medoids are worth about one and a half times as many random shapes, while
 maximin and Sobol designs measure the corners, which nobody asks for, and are worse than random. The smallest (the
-launch floor) and the largest kernel are always among them."""
+launch floor) and the largest kernel are always among them.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ lets one device's residual inform another's. CPUs take the same form with cores 
 
 Why alignment. Vectorised loads and matrix units want axes divisible by a power of two: the column is log2 of the
 largest power of two up to 64 that divides the axis; the *class* keeps three steps of it (odd, even, divisible by 8),
-because only steps that a calibration has seen at all can be told from those that it has not."""
+because only steps that a calibration has seen at all can be told from those that it has not.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from oracle.errors import BadInput
 from oracle.estimate import Floats
@@ -33,6 +34,10 @@ TILES = ((64, 64), (64, 128), (128, 64), (128, 128))
 """Output tiles whose waves and waste are columns; the roofline uses 128 x 64, the middle of what libraries choose."""
 
 _ROOFLINE_TILE = TILES.index((128, 64))
+
+_MORE_TILES = ((32, 32), (256, 128), (128, 256))
+_LOAD_COST = 12.0
+"""Multiply-adds that pay for loading one number into a tile, when the cheapest tile of a product is looked for."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Quantities:
     """The quantities of n kernels.
 
     Args:
-        flop, bytes: work, shape (n,).
+        launches: kernels started one after the other, 1 but for updates; flop, bytes: work, shape (n,).
         wave_stretch: ceil(w) / w >= 1 for w tiles per unit; tile_efficiency: useful part of all tiles, in (0, 1].
         winograd: 1 where the Winograd algorithm applies (3 x 3, stride 1), else 0.
         dims: log2 of the axes, shape (n, k): what the calibrated range is a range of.
@@ -61,6 +66,7 @@ class Quantities:
         names: the names of the columns.
     """
 
+    launches: Floats
     flop: Floats
     bytes: Floats
     wave_stretch: Floats
@@ -107,7 +113,7 @@ def _alignment_class(axis: Floats) -> Floats:
     return np.searchsorted([1, 3], alignment(axis), side="right").astype(float)
 
 
-def _checked(axes: Mapping[str, Floats]) -> dict[str, Floats]:
+def _checked(axes: Mapping[str, ArrayLike]) -> dict[str, Floats]:
     found = {name: np.asarray(axis, dtype=float) for name, axis in axes.items()}
     for name, axis in found.items():
         if not (np.isfinite(axis) & (axis >= 1)).all():
@@ -115,7 +121,7 @@ def _checked(axes: Mapping[str, Floats]) -> dict[str, Floats]:
     return dict(zip(found, np.broadcast_arrays(*found.values()), strict=True))
 
 
-def matrix_products(axes: Mapping[str, Floats], item_bytes: float, processor: Processor) -> Quantities:
+def matrix_products(axes: Mapping[str, ArrayLike], item_bytes: float, processor: Processor) -> Quantities:
     """Quantities of batched matrix products.
 
     Args:
@@ -130,12 +136,13 @@ def matrix_products(axes: Mapping[str, Floats], item_bytes: float, processor: Pr
     >>> one.flop.tolist(), one.bytes.tolist(), one.wave_stretch.tolist()
     ([524288.0], [57344.0], [1.0])
     """
-    axes = _checked(axes)
-    batch, m, n, k = (axes[name] for name in ("batch", "m", "n", "k"))
+    checked = _checked(axes)
+    batch, m, n, k = (checked[name] for name in ("batch", "m", "n", "k"))
     moved = item_bytes * batch * (m * k + n * k + m * n)
-    columns, stretch, efficiency = _product_columns(axes, processor)
+    columns, stretch, efficiency = _product_columns(checked, processor)
     columns |= _size_columns(2 * batch * m * n * k, moved, processor)
     return Quantities(
+        launches=np.ones(len(m)),
         flop=2 * batch * m * n * k,
         bytes=moved,
         wave_stretch=stretch,
@@ -167,7 +174,20 @@ def _product_columns(axes: Mapping[str, Floats], processor: Processor) -> tuple[
         if width == TILES[-1][1] or (height, width) == TILES[_ROOFLINE_TILE]:
             columns[f"stretch_{tile}"] = np.minimum(np.log2(stretches[-1]), 4)
         columns[f"fill_{tile}"] = np.log2(efficiencies[-1])
+    columns["log2_cheapest_tile"] = _cheapest_tile(axes, processor)
     return columns, stretches[_ROOFLINE_TILE], efficiencies[_ROOFLINE_TILE]
+
+
+def _cheapest_tile(axes: Mapping[str, Floats], processor: Processor) -> Floats:
+    """log2 of what waves, waste and loads cost with the tile for which that is least, per useful result."""
+    costs = []
+    for height, width in (*TILES, *_MORE_TILES):
+        tiles = axes["batch"] * np.ceil(axes["m"] / height) * np.ceil(axes["n"] / width)
+        slots = np.ceil(tiles / processor.units) * processor.units * height * width
+        loads = 1 + _LOAD_COST * (height + width) / (height * width)
+        costs.append(slots / (axes["batch"] * axes["m"] * axes["n"]) * loads)
+    found: Floats = np.log2(np.min(costs, axis=0))
+    return found
 
 
 def _size_columns(flop: Floats, moved: Floats, processor: Processor) -> dict[str, Floats]:
@@ -251,6 +271,7 @@ def convolutions(shapes: Convolutions, phase: Phase, item_bytes: float, processo
     columns |= _size_columns(flop, moved, processor) | _convolution_columns(shapes)
     window = shapes.kernel.prod(axis=1)
     return Quantities(
+        launches=np.ones(len(flop)),
         flop=flop,
         bytes=moved,
         wave_stretch=stretch,
@@ -281,13 +302,13 @@ def _convolution_columns(shapes: Convolutions) -> dict[str, Floats]:
     }
 
 
-def row_operations(rows: Floats, cols: Floats, bytes_per_item: float, processor: Processor) -> Quantities:
+def row_operations(rows: Floats, cols: Floats, bytes_per_item: float | Floats, processor: Processor) -> Quantities:
     """Quantities of kernels that work on rows, such as softmax, normalisations and elementwise operations.
 
     Args:
         rows: shape (n,), for example samples; cols: items of a row, shape (n,).
         cols: items of a row, for example of a sample.
-        bytes_per_item: bytes read and written for each item, all operands together.
+        bytes_per_item: bytes read and written for each item, all operands together, a number or shape (n,).
         processor: the device.
 
     Raises:
@@ -310,6 +331,7 @@ def row_operations(rows: Floats, cols: Floats, bytes_per_item: float, processor:
     }
     ones = np.ones(len(rows))
     return Quantities(
+        launches=ones,
         flop=np.zeros(len(rows)),
         bytes=moved,
         wave_stretch=ones,

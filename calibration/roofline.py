@@ -1,12 +1,13 @@
 """The soft roofline with wave quantisation: the named constants of a kernel family, and their seconds. NumPy only.
 
-The form. seconds = launch + (c^3 + m^3)^(1/3) with the memory time m = bytes x seconds per byte and the compute time
-c = flop x seconds per FLOP x (ceil(w) / w)^g / fill^g x exp(u winograd). The hard roofline (Williams, Waterman,
-Patterson, CACM 52(4), 2009) takes the larger of c and m; kernels near the ridge overlap the two imperfectly, and the
-3-norm rounds the corner by 26 % at most. g in [0, 1.5] says how much of the quantisation of waves and tiles a family
-feels (0: a library that chooses tiles well; above 1: latency-bound last waves). The constants are *effective*: a
-Winograd convolution needs fewer multiplications than its FLOP, so a rate above the data sheet's peak is right and is
-never capped."""
+The form. seconds = launch x launches + (c^3 + m^3)^(1/3) with the memory time m = bytes x seconds per byte and the
+compute time c = flop x seconds per FLOP x (ceil(w) / w)^g / fill^g x exp(u winograd). The hard roofline (Williams,
+Waterman, Patterson, CACM 52(4), 2009) takes the larger of c and m; kernels near the ridge overlap the two
+imperfectly, and the 3-norm rounds the corner by 26 % at most. g in [0, 1.5] says how much of the quantisation of
+waves and tiles a family feels (0: a library that chooses tiles well; above 1: latency-bound last waves). The
+constants are *effective*: a Winograd convolution needs fewer multiplications than its FLOP, so a rate above the data
+sheet's peak is right and is never capped.
+"""
 
 from __future__ import annotations
 
@@ -52,5 +53,5 @@ class Roofline:
         quantised = (kernels.wave_stretch / kernels.tile_efficiency) ** self.wave_exponent
         compute = self.s_per_flop * kernels.flop * quantised * np.exp(self.winograd_log_factor * kernels.winograd)
         memory = self.s_per_byte * kernels.bytes
-        found: Floats = self.launch_s + np.cbrt(compute**3 + memory**3)
+        found: Floats = self.launch_s * kernels.launches + np.cbrt(compute**3 + memory**3)
         return found

@@ -4,7 +4,8 @@ What is minimised: differences of ln seconds, because step times span five decad
 soft-L1 with a scale of 0.2, so that a few kernels for which the library chose a slow algorithm do not move the
 constants; three starts, because the launch-, memory- and compute-bound corners are local minima of one another;
 priors a tenth as strong as one kernel, which matter only for constants that the data do not identify. The Winograd
-factor is fitted only where both kinds of convolution occur (otherwise it is the FLOP rate under another name)."""
+factor is fitted only where both kinds of convolution occur (otherwise it is the FLOP rate under another name).
+"""
 
 from __future__ import annotations
 
@@ -136,7 +137,7 @@ def fit_roofline(
 
 def fit_plain(kernels: Quantities, seconds: Floats) -> PlainFit:
     """The comparison: launch + a flop + b bytes by non-negative least squares of the relative error."""
-    table = np.stack([np.ones(len(kernels)), kernels.flop, kernels.bytes], axis=1) / seconds[:, None]
+    table = np.stack([kernels.launches, kernels.flop, kernels.bytes], axis=1) / seconds[:, None]
     lengths = np.maximum(np.linalg.norm(table, axis=0), 1e-300)
     found, _ = nnls(table / lengths, np.ones(len(kernels)))
     return PlainFit(tuple((found / lengths).tolist()))
@@ -151,5 +152,5 @@ class PlainFit:
     def seconds(self, kernels: Quantities) -> Floats:
         """Seconds of each kernel, shape (n,)."""
         launch, flop, moved = self.coefficients
-        found: Floats = launch + flop * kernels.flop + moved * kernels.bytes
+        found: Floats = launch * kernels.launches + flop * kernels.flop + moved * kernels.bytes
         return found

@@ -3,7 +3,8 @@
 All trees have the same number of slots, so that one array holds each property: `feature`, `cut` (the threshold of an
 inner node, the value of a leaf), `left` and `right` (slots of the same tree; a leaf points to itself). An input goes
 left if it is not larger than the threshold, compared in float32 as scikit-learn does. All trees walk down together,
-one level per step."""
+one level per step.
+"""
 
 from __future__ import annotations
 
