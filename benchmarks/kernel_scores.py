@@ -180,11 +180,15 @@ class BeyondScore:
 
 
 def beyond(family: Family, count: int, seed: int, how: str) -> BeyondScore:
-    """Calibrate on the kernels below a work limit and predict those 3 to 10 and 10 to 100 times above it."""
+    """Calibrate on small kernels and predict those 3 to 10 and 10 to 100 times beyond them.
+
+    Small is the lower half, or all below eight times the smallest where that is more: kernels that take nothing
+    but their launch time say nothing of what lies beyond, whatever the model.
+    """
     everything = np.random.default_rng(seed).permutation(len(family.seconds))
     ruler = family.take(everything[:500])
     sizes = fit_roofline(ruler.kernels, ruler.seconds).roofline.seconds(family.kernels)
-    small = np.flatnonzero(sizes <= np.quantile(sizes, 0.5))
+    small = np.flatnonzero(sizes <= max(float(np.quantile(sizes, 0.5)), 8 * float(sizes.min())))
     rows = small[choose(family.take(small), min(count, len(small) // 2), seed, how)]
     model = calibrate(family, rows)
     own = model.branches[0].roofline.seconds(family.kernels)

@@ -36,6 +36,7 @@ _FOLDS = 5
 _FOLD_ROUNDS = 12
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 _CONTRADICTION = 1.25
+_BLEND_POWER = 2.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,8 @@ def fit_kernel_model(
         left_out = _leave_out(sample, offset, branch) if testable else _in_sample(sample, branch)
         fitted.append((constants, left_out, *_gated(branch, left_out, sample.seconds)))
     errors = np.array([mean_error(logs, sample.seconds) for *_, logs, _ in fitted])
-    shares = np.maximum(errors, 1e-4) ** -2 / np.sum(np.maximum(errors, 1e-4) ** -2)
+    shares = np.maximum(errors, 1e-4) ** -_BLEND_POWER
+    shares /= shares.sum()
     logs = sum(share * entry[3] for share, entry in zip(shares, fitted, strict=True))
     sd = np.sqrt(sum(share * entry[4] ** 2 for share, entry in zip(shares, fitted, strict=True)))
     branches = tuple(entry[2] for entry in fitted)
