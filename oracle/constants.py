@@ -13,6 +13,9 @@ from oracle.layer import Layer, Phase
 CONSTANT_LEVEL = 0.8
 """The level of the interval [lo, hi] that every constant carries."""
 
+LONGEST_NAME = 200
+"""Characters in a calibration's name: short enough for an index in any database."""
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -90,6 +93,9 @@ class KernelFit:
             raise BadInput(f"{where} has its {doubled[0]} twice")
         if not self.constants:
             raise BadInput(f"{where} has no constants")
+        strange = [c for c in self.constants if (c.family, c.phase, c.execution) != self.key]
+        if strange:
+            raise BadInput(f"{where} holds {strange[0].name} ({strange[0].execution}), which belongs to another fit")
         spread = (self.held_out_error, self.residual_sd)
         ranges = ((self.flop_lo, self.flop_hi), (self.bytes_lo, self.bytes_hi))
         if not all(math.isfinite(number) and number >= 0 for number in spread):
@@ -113,6 +119,13 @@ class MeasuredShape:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds > 0 and math.isfinite(self.log_sd) and self.log_sd >= 0):
             raise BadInput(f"a measured {self.layer.kind} shape has a time or spread that is not a positive number")
+        if self.samples < 1 or self.count < 1:
+            raise BadInput(f"a measured {self.layer.kind} shape has no samples or no repeats")
+
+    @property
+    def key(self) -> tuple[Layer, Phase, int, str]:
+        """What a timer looks it up by."""
+        return (self.layer, self.phase, self.samples, self.execution)
 
 
 @dataclass(frozen=True)
@@ -145,8 +158,17 @@ class Calibration:
         return tuple(constant for fit in self.fits for constant in fit.constants)
 
     def __post_init__(self) -> None:
+        for what, text in (("name", self.name), ("device", self.device)):
+            if not text.strip() or not text.isprintable():
+                raise BadInput(f"a calibration needs a {what} of printable characters on one line, not {text!r}")
+        if len(self.name) > LONGEST_NAME:
+            raise BadInput(f"a calibration's name has at most {LONGEST_NAME} characters, not {len(self.name)}")
         doubled = [key for key, count in Counter(fit.key for fit in self.fits).items() if count > 1]
         if doubled:
             raise BadInput(f"calibration '{self.name}' has the constants of {'.'.join(doubled[0])} twice")
+        shapes = [key for key, count in Counter(shape.key for shape in self.shapes).items() if count > 1]
+        if shapes:
+            layer, phase, samples, _ = shapes[0]
+            raise BadInput(f"calibration '{self.name}' has {phase} of {layer} at {samples} samples twice")
         if not (math.isfinite(self.common_sd) and self.common_sd >= 0):
             raise BadInput(f"calibration '{self.name}' has a drift that is not a number")

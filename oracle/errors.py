@@ -6,6 +6,8 @@ StepgaugeError            the base: the command line prints its text on one line
 |  `- UnknownName         a name in no table; the text lists the known ones and the closest
 |- NotCalibrated          the calibration has no constants for what was asked
 |- MissingDependency      an optional library that this command needs is not installed
+|- NoDevice               the device that was asked for is not in this machine or cannot be used
+|- OutOfMemory            what was asked does not fit into the device's memory
 `- StoreError             the database cannot be opened, read or written
 """
 
@@ -50,6 +52,14 @@ class MissingDependency(StepgaugeError):
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f"{library} is not installed; pip install 'stepgauge[{extra}]'")
+
+
+class NoDevice(StepgaugeError):
+    """The device that was asked for is not in this machine or cannot be used; the text says why."""
+
+
+class OutOfMemory(StepgaugeError):
+    """What was asked does not fit into the device's memory."""
 
 
 class StoreError(StepgaugeError):

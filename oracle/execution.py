@@ -65,6 +65,14 @@ class Execution:
         return PRECISIONS[self.precision]
 
     @property
+    def parameter_bytes(self) -> int:
+        """Bytes of one parameter, of its gradient and of each of its optimizer states.
+
+        Float32 in every precision: automatic mixed precision casts weights on use and keeps the originals (torch.amp).
+        """
+        return 4
+
+    @property
     def optimizer_cost(self) -> Optimizer:
         """What the optimizer keeps and does per parameter."""
         return OPTIMIZERS[self.optimizer]

@@ -118,8 +118,10 @@ class Layer(ABC):
 
 
 def positive(layer: Layer, **values: int | Shape) -> None:
-    """Refuse values below one."""
+    """Refuse values below one, and shapes without an axis."""
     for name, value in values.items():
+        if value == ():
+            raise BadInput(f"{name} of a {layer.kind} layer has no axes")
         if any(item < 1 for item in (value if isinstance(value, tuple) else (value,))):
             raise OutOfRange(f"{name} of a {layer.kind} layer must be at least 1, not {value}")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 from oracle.errors import BadInput, UnknownName
@@ -255,13 +257,38 @@ LAYERS: dict[str, type[Layer]] = {
 """Every kind of layer by its name."""
 
 
-def _checked(value: object, wanted: object, where: str) -> Any:
-    """A JSON value as the field's type: an int, a bool, a text or a tuple of ints."""
-    if wanted == Shape and isinstance(value, list | tuple):
-        return tuple(_checked(item, int, where) for item in value)
-    if isinstance(wanted, type) and type(value) is wanted:
-        return value
-    raise BadInput(f"{where} is {value!r}, not {'a list of whole numbers' if wanted == Shape else wanted}")
+# Far beyond every model; within them no product of sizes leaves the range of a float, and messages stay short.
+_MAX_NUMBER = 2**40
+_MAX_AXES = 8
+_MAX_TEXT = 1000
+
+_TYPES: dict[object, str] = {
+    int: "a whole number",
+    bool: "true or false",
+    str: f"one line of up to {_MAX_TEXT} characters",
+    Shape: f"a list of up to {_MAX_AXES} whole numbers",
+}
+
+
+def checked(value: object, wanted: object, where: str) -> Any:
+    """A JSON value as the type of a field: an int, a bool, a text or a tuple of ints (`Shape`).
+
+    Raises:
+        BadInput: another type, a text that is not one short line, or a number or shape that no model has.
+    """
+    if wanted == Shape and isinstance(value, list | tuple) and len(value) <= _MAX_AXES:
+        return tuple(checked(item, int, where) for item in value)
+    if type(value) is not wanted or (isinstance(value, str) and not (value.isprintable() and len(value) <= _MAX_TEXT)):
+        raise BadInput(f"{where} is {reprlib.repr(value)}, not {_TYPES[wanted]}")
+    if isinstance(value, int) and abs(value) > _MAX_NUMBER:
+        raise BadInput(f"{where} is beyond {_MAX_NUMBER}")
+    return value
+
+
+@cache
+def _field_types(cls: type[Layer]) -> dict[str, Any]:
+    """The types of a layer's fields, worked out once per kind: a calibration holds thousands of layers."""
+    return get_type_hints(cls)
 
 
 def layer_from_dict(values: Mapping[str, Any]) -> Layer:
@@ -270,16 +297,16 @@ def layer_from_dict(values: Mapping[str, Any]) -> Layer:
     Raises:
         BadInput: an unknown kind, a missing, unknown or ill-typed field, or an impossible shape.
     """
-    kind = values.get("kind")
-    if not isinstance(kind, str) or kind not in LAYERS:
-        raise UnknownName("layer kind", str(kind), LAYERS)
+    kind = checked(values.get("kind"), str, "the kind of a layer")
+    if kind not in LAYERS:
+        raise UnknownName("layer kind", kind, LAYERS)
     cls = LAYERS[kind]
-    types = get_type_hints(cls)
+    types = _field_types(cls)
     known = {field.name for field in fields(cls)}
     unknown = set(values) - known - {"kind"}
     if unknown:
-        raise BadInput(f"a {kind} layer has no field {', '.join(sorted(unknown))}")
-    given = {name: _checked(values[name], types[name], f"{name} of a {kind} layer") for name in known & set(values)}
+        raise BadInput(f"a {kind} layer has no field {reprlib.repr(sorted(unknown))}")
+    given = {name: checked(values[name], types[name], f"{name} of a {kind} layer") for name in known & set(values)}
     try:
         return cls(**given)
     except TypeError as error:

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from oracle.errors import BadInput, OutOfRange
 from oracle.layer import Layer, Shape
-from oracle.layers import layer_from_dict
+from oracle.layers import checked, layer_from_dict
 
 INPUT = "input"
 """The name that stands for the sample among the inputs of a node."""
@@ -109,15 +108,17 @@ class ModelGraph:
             values = json.loads(text)
         except ValueError as error:
             raise BadInput(f"not a model: {error}") from None
+        except RecursionError:
+            raise BadInput("not a model: its lists are nested too deeply") from None
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise BadInput(f"not a model: its format is not '{FORMAT}'")
         try:
             return cls(
-                name=_text(values["name"], "name"),
+                name=checked(values["name"], str, "the name of a model"),
                 sample_shape=_shape(values["sample_shape"]),
                 nodes=tuple(_node(item) for item in values["layers"]),
-                dataset_samples=values.get("dataset_samples"),
-                source=_text(values.get("source", ""), "source"),
+                dataset_samples=_optional_count(values.get("dataset_samples")),
+                source=checked(values.get("source", ""), str, "the source of a model"),
             )
         except KeyError as error:
             raise BadInput(f"not a model: it has no {error}") from None
@@ -125,24 +126,24 @@ class ModelGraph:
             raise BadInput(f"not a model: {error}") from None
 
 
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise BadInput(f"the {what} of a model is a text, not {value!r}")
-    return value
+def _optional_count(value: object) -> int | None:
+    return None if value is None else int(checked(value, int, "dataset_samples of a model"))
 
 
-def _shape(value: Any) -> Shape:
-    if not isinstance(value, list) or not value or any(type(item) is not int or item < 1 for item in value):
-        raise BadInput(f"the sample_shape of a model is a list of whole numbers, not {value!r}")
-    return tuple(value)
+def _shape(value: object) -> Shape:
+    shape: Shape = checked(value, Shape, "the sample_shape of a model")
+    if not shape or min(shape) < 1:
+        raise BadInput(f"the sample_shape of a model is one or more numbers from 1 on, not {list(shape)}")
+    return shape
 
 
-def _node(values: Any) -> Node:
+def _node(values: object) -> Node:
     if not isinstance(values, dict) or not isinstance(values.get("inputs"), list):
         raise BadInput("a layer of a model is an object with a list of inputs")
-    inputs = tuple(_text(name, "input") for name in values["inputs"])
+    name = checked(values["name"], str, "the name of a layer")
+    inputs = tuple(checked(item, str, f"an input of layer '{name}'") for item in values["inputs"])
     layer = layer_from_dict({key: value for key, value in values.items() if key not in ("name", "inputs")})
-    return Node(_text(values["name"], "layer name"), layer, inputs)
+    return Node(name, layer, inputs)
 
 
 class GraphBuilder:

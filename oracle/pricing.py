@@ -7,7 +7,7 @@ it knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -97,6 +97,44 @@ class LayerTimer(Protocol):
         Raises:
             NotCalibrated: a kind of layer and phase for which nothing is known.
         """
+
+
+@dataclass(frozen=True)
+class IdealTimer:
+    """A `LayerTimer` with given seconds: an ideal device, where a shard takes its share of the work.
+
+    What it says is assumed, without spread. Tests hold the strategies against closed forms with it.
+
+    Args:
+        seconds: the time of one call.
+    """
+
+    seconds: Callable[[LayerCall], float]
+
+    @classmethod
+    def of_rate(cls, flop_per_s: float) -> IdealTimer:
+        """Every call takes its operations divided by one rate, so that equal shards take equal shares."""
+        return cls(lambda call: call.layer.work(call.phase, call.samples).flop / flop_per_s)
+
+    @classmethod
+    def of_table(cls, seconds: Mapping[tuple[Layer, Phase], float]) -> IdealTimer:
+        """Calls take seconds per sample (an update: per step) from a table; what is not in it takes no time.
+
+        >>> from oracle.layers import Linear
+        >>> timer = IdealTimer.of_table({(Linear(8, 4), Phase.FORWARD): 0.5})
+        >>> float(timer.price([LayerCall(Linear(8, 4), Phase.FORWARD, samples=4)]).middle_s[0])
+        2.0
+        """
+
+        def look_up(call: LayerCall) -> float:
+            samples = 1 if call.phase is Phase.UPDATE else call.samples
+            return samples * seconds.get((call.layer, call.phase), 0.0)
+
+        return cls(look_up)
+
+    def price(self, calls: Sequence[LayerCall]) -> Prices:
+        """Seconds of each call on one device."""
+        return Prices.exact([self.seconds(call) for call in calls])
 
 
 class TransferTimer(Protocol):

@@ -63,6 +63,10 @@ class Conv(Layer):
         positive(self, extents=self.extents, kernel=self.kernel, stride=self.stride, dilation=self.dilation)
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise BadInput(f"{self.groups} groups do not divide {self.in_channels} and {self.out_channels} channels")
+        # torch's own limit: a larger output comes from a larger input.
+        grown = zip(self.output_padding, self.stride, self.dilation, strict=False)
+        if any(extra >= max(stride, dilation) for extra, stride, dilation in grown):
+            raise OutOfRange(f"output_padding {self.output_padding} must be below the stride or the dilation")
         if any(extent < 1 for extent in self.output_shape[1:]):
             raise OutOfRange(f"a kernel of {self.kernel} on extents of {self.extents} leaves no output")
 

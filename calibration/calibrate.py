@@ -1,0 +1,132 @@
+"""Measurements of one device to a `Calibration`, with a report of what was fitted, how well, and what was not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from calibration.features import family
+from calibration.kernels import Dropped, FamilyFit, fit_family
+from calibration.repeats import LEAST_CASES, Visits, drift_sd, measured_shape, visits
+from oracle.constants import Calibration, MeasuredShape
+from oracle.errors import BadInput
+from oracle.layer import Phase
+from profiler.measurement import Measurement
+
+_NOTED_FLAGS = ("noisy", "throttled", "preempted")
+
+
+@dataclass(frozen=True)
+class FamilyReport:
+    """One family in one phase under one execution.
+
+    Args:
+        shapes: distinct shapes; samples: raw samples behind them.
+        held_out_error: mean |predicted / measured - 1| on layers left out of the fit; None where nothing was fitted.
+        dropped: constants that the measurements do not identify.
+    """
+
+    family: str
+    phase: Phase
+    execution: str
+    shapes: int
+    samples: int
+    held_out_error: float | None
+    dropped: tuple[Dropped, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a fit did: families in the order of their names, and the notes that the calibration carries as well."""
+
+    measurements: int
+    families: tuple[FamilyReport, ...]
+    notes: tuple[str, ...]
+
+
+def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> tuple[Calibration, Report]:
+    """Fit everything that was measured of one device.
+
+    Args:
+        measurements: visits of kernel cases, in any order; those of one case are repeats of it.
+        name: what the calibration will be called.
+        created_at: UTC, ISO 8601.
+
+    Returns:
+        The calibration (without an identity in any store) and the report.
+
+    Raises:
+        BadInput: no measurements, several devices, environments that do not match, or a sample that is no time.
+    """
+    _one_device(measurements)
+    found = visits(measurements)
+    shapes = tuple(measured_shape(call, execution, taken) for (call, execution), taken in found.items())
+    fits = {key: fit_family(members) for key, members in sorted(_by_family(shapes).items())}
+    reports = tuple(_family_report(key, members, fits[key]) for key, members in sorted(_by_family(shapes).items()))
+    notes = (*_unfitted(reports), *_flagged(measurements), *_thin(found))
+    environment = measurements[0].environment
+    calibration = Calibration(
+        name=name,
+        device=measurements[0].device,
+        created_at=created_at,
+        environment=dict(environment.identity),
+        validity_key=environment.validity_key,
+        fits=tuple(result.fit for result in fits.values() if result.fit is not None),
+        shapes=shapes,
+        common_sd=drift_sd(found),
+        notes=notes,
+    )
+    return calibration, Report(len(measurements), reports, notes)
+
+
+def _one_device(measurements: Sequence[Measurement]) -> None:
+    if not measurements:
+        raise BadInput("there are no measurements to fit")
+    devices = sorted({measurement.device for measurement in measurements})
+    if len(devices) > 1:
+        raise BadInput(f"a calibration is of one device, not of {', '.join(devices)}")
+    first = measurements[0].environment
+    for other in (measurement.environment for measurement in measurements):
+        if other.validity_key != first.validity_key:
+            raise BadInput(f"measurements of two environments cannot be fitted together: {_difference(first, other)}")
+
+
+def _difference(first: object, other: object) -> str:
+    one, two = dict(getattr(first, "identity", {})), dict(getattr(other, "identity", {}))
+    keys = sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key))
+    return "; ".join(f"{key} is {one.get(key, 'missing')} and {two.get(key, 'missing')}" for key in keys)
+
+
+Key = tuple[str, Phase, str]
+
+
+def _by_family(shapes: Iterable[MeasuredShape]) -> dict[Key, list[MeasuredShape]]:
+    groups: dict[Key, list[MeasuredShape]] = defaultdict(list)
+    for shape in shapes:
+        groups[(family(shape.layer, shape.phase), shape.phase, shape.execution)].append(shape)
+    return groups
+
+
+def _family_report(key: Key, members: Sequence[MeasuredShape], result: FamilyFit) -> FamilyReport:
+    error = result.fit.held_out_error if result.fit else None
+    return FamilyReport(*key, len(members), sum(shape.count for shape in members), error, result.dropped)
+
+
+def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
+    names = [f"{report.family}.{report.phase}" for report in reports if report.held_out_error is None]
+    if names:
+        yield f"only the measured shapes of {', '.join(names)} can be priced: no constant is identified"
+
+
+def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:
+    for flag in _NOTED_FLAGS:
+        count = sum(flag in measurement.flags for measurement in measurements)
+        if count:
+            yield f"{count} of {len(measurements)} measurements are flagged {flag}"
+
+
+def _thin(found: Visits) -> Iterable[str]:
+    twice = sum(len(taken) > 1 for taken in found.values())
+    if twice < LEAST_CASES:
+        yield f"{twice} of {len(found)} cases were visited twice: the machine's drift is assumed, not measured"

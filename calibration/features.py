@@ -1,0 +1,153 @@
+"""What a kernel's time is made of: families, and the three quantities that fit and price share. NumPy only.
+
+The form. The time of one kernel call is additive,
+
+    seconds = launch_s * launches + flop / flop_per_s + bytes / bytes_per_s
+
+with *effective* constants of one kernel family in one phase under one execution: what this family reached on this
+device, not what a data sheet promises. ParaDL (HPDC 2021) shows that a step is predicted well from such per-layer
+times; the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) says that a kernel is bound by arithmetic or by
+memory traffic. A roofline takes the larger of the two; the sum is within a factor of two of it everywhere, equals it
+where one term rules, is linear in its constants (so one convex fit finds them, with intervals, and no start value
+matters), and errs on the side of the many kernels that overlap the two badly. `seconds` is the only place that knows
+the form: a sharper one, such as a soft roofline, replaces it and the solver of `calibration.kernels`, nothing else.
+
+Families. Kernels share constants when the same things decide how efficient they are: the algorithm (a pointwise
+convolution is a matrix product, a depthwise one is bound by memory, a transposed one scatters), the number of spatial
+axes, and, where arithmetic hides behind memory traffic, the operation. Families that are bound by memory have no FLOP
+term: their FLOP are proportional to their bytes, so the data could not tell the two apart.
+
+Updates launch a kernel (or an iteration of a loop) for every parameter tensor: `launches` counts tensors there, and
+is one elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oracle.constants import Constant
+from oracle.errors import BadInput
+from oracle.estimate import Floats
+from oracle.execution import MEMORY_FORMATS, Execution
+from oracle.layer import Layer, Phase
+from oracle.pricing import LayerCall
+from oracle.windows import Conv, Pool
+
+QUANTITIES = ("launch_s", "flop_per_s", "bytes_per_s")
+"""The constants in the order of the columns of `features`."""
+
+UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s"}
+"""The SI unit of each constant."""
+
+_COMPUTE = ("launch_s", "flop_per_s", "bytes_per_s")
+_MEMORY = ("launch_s", "bytes_per_s")
+_COMPUTE_KINDS = ("conv", "linear", "attention")
+
+
+def family(layer: Layer, phase: Phase) -> str:
+    """Name the kernel family whose constants price this layer in this phase.
+
+    >>> family(Conv.of((64, 56, 56), 256, 1), Phase.FORWARD)
+    'conv2d_pointwise'
+    >>> family(Conv.of((64, 56, 56), 256, 1), Phase.UPDATE)
+    'update'
+    """
+    if phase is Phase.UPDATE:
+        return "update"
+    if isinstance(layer, Conv):
+        return f"conv{len(layer.extents)}d{_variant(layer)}"
+    if isinstance(layer, Pool):
+        return f"pool{len(layer.shape) - 1}d_{layer.op}"
+    operation = getattr(layer, "op", None)
+    return f"{layer.kind}_{operation}" if operation else layer.kind
+
+
+def _variant(conv: Conv) -> str:
+    if conv.transposed:
+        return "_transposed"
+    if conv.groups > 1:
+        return "_depthwise" if conv.groups == conv.in_channels else "_grouped"
+    return "_pointwise" if set(conv.kernel) == {1} else ""
+
+
+def stand_ins(name: str) -> tuple[str, ...]:
+    """Families that may stand in, as an extrapolation, for one that was not measured; the closest comes first.
+
+    Only convolutions have any: they fall back on the general kernel of the same number of axes.
+
+    >>> stand_ins("conv2d_depthwise")
+    ('conv2d_grouped', 'conv2d')
+    >>> stand_ins("linear")
+    ()
+    """
+    kind, _, variant = name.partition("_")
+    if not kind.startswith("conv") or not variant:
+        return ()
+    return (f"{kind}_grouped", kind) if variant == "depthwise" else (kind,)
+
+
+def quantities(layer: Layer, phase: Phase) -> tuple[str, ...]:
+    """The constants that make sense for this family; what the data identify of them is the fit's finding."""
+    return _COMPUTE if layer.kind in _COMPUTE_KINDS and phase is not Phase.UPDATE else _MEMORY
+
+
+def canonical(call: LayerCall) -> LayerCall:
+    """The call under which equal work is found: an update does not depend on the samples."""
+    return LayerCall(call.layer, call.phase, 1) if call.phase is Phase.UPDATE else call
+
+
+def execution_of(key: str, phase: Phase) -> Execution:
+    """The execution behind a `kernel_key`, or an `update_key` where the phase is the update.
+
+    Raises:
+        BadInput: the key has another form; UnknownName: it names something unknown.
+
+    >>> execution_of("bf16/adam", Phase.UPDATE).item_bytes
+    2
+    """
+    precision, slash, rest = key.partition("/")
+    if not slash:
+        raise BadInput(f"'{key}' is no execution; it reads like fp32/{MEMORY_FORMATS[0]}")
+    if phase is Phase.UPDATE:
+        return Execution(precision=precision, optimizer=rest)
+    return Execution(precision=precision, memory_format=rest)
+
+
+def features(calls: Sequence[LayerCall], execution: Execution) -> Floats:
+    """Launches, FLOP and bytes of each call, shape (n, 3), in the order of `QUANTITIES`.
+
+    Raises:
+        OutOfRange: no samples, or a phase that the layer does not have.
+
+    >>> from oracle.layers import Linear
+    >>> features([LayerCall(Linear(4, 2, bias=False), Phase.FORWARD, 3)], Execution()).tolist()
+    [[1.0, 48.0, 104.0]]
+    """
+    rows = np.empty((len(calls), len(QUANTITIES)))
+    for row, call in zip(rows, calls, strict=True):
+        work = call.layer.work(call.phase, call.samples, execution)
+        launches = len(call.layer.param_shapes) if call.phase is Phase.UPDATE else 1
+        row[:] = launches, work.flop, work.bytes
+    return rows
+
+
+def coefficients(constants: Sequence[Constant]) -> tuple[Floats, Floats]:
+    """Seconds per launch, FLOP and byte, 0 for what is not known: values of shape (3,), draws of shape (3, DRAWS)."""
+    by_quantity = {constant.quantity: constant for constant in constants}
+    values = np.zeros(len(QUANTITIES))
+    draws = np.zeros((len(QUANTITIES), len(constants[0].draws)))
+    for index, quantity in enumerate(QUANTITIES):
+        if quantity in by_quantity:
+            constant = by_quantity[quantity]
+            power = -1.0 if quantity.endswith("_per_s") else 1.0
+            values[index] = constant.value**power
+            draws[index] = np.asarray(constant.draws) ** power
+    return values, draws
+
+
+def seconds(table: Floats, seconds_per_unit: Floats) -> Floats:
+    """The time law: features (n, k) and seconds per unit of each (k,) or (k, DRAWS) give seconds (n,) or (n, DRAWS)."""
+    product: Floats = table @ seconds_per_unit
+    return product

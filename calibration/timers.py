@@ -1,0 +1,167 @@
+"""A `Calibration` as the oracle's `LayerTimer`: look up what was measured, compute the rest. NumPy only.
+
+A price is a *mean*, because steps add prices up and means add while medians do not. The constants are fitted to be
+unbiased for the mean time (`calibration.kernels`), so the usual correction exp(s^2 / 2) of a fit in logarithms would
+count the skew twice; the draws scatter around the price with factors of mean 1 instead. For a shape that was measured
+itself the median is the price: its spread of a few percent moves the mean by less than a thousandth.
+
+Three things make a price uncertain, and each has draws of its own: the constants (drawn jointly when they were
+fitted), how far a shape lies from its family's line (the held-out residual; independent between shapes, the same
+wherever a shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
+two calibrations of one device share the residuals of its shapes; the noise of measured shapes and the drift belong to
+one calibration.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.draws import bank, pick, unit_mean_factors
+from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
+from oracle.constants import Calibration, KernelFit, MeasuredShape
+from oracle.errors import NotCalibrated
+from oracle.estimate import Floats
+from oracle.execution import Execution
+from oracle.layer import Phase
+from oracle.pricing import LayerCall, Method, Prices
+
+MARGIN = 1.5
+"""How far outside the measured range of work a shape still counts as inside it, as a factor."""
+
+EXTRAPOLATED_SPREAD = 2.0
+"""By how much the residual of a family is widened outside the range that was measured."""
+
+
+@dataclass(frozen=True)
+class _Price:
+    middle_s: float
+    draws_s: Floats
+    method: Method
+
+
+class CalibratedTimer:
+    """Prices layer calls on the calibrated device under one execution.
+
+    Args:
+        calibration: what is known of the device.
+        execution: how the model is trained.
+    """
+
+    def __init__(self, calibration: Calibration, execution: Execution) -> None:
+        self.calibration = calibration
+        self.execution = execution
+        self._fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
+        self._shapes = {
+            LayerCall(shape.layer, shape.phase, shape.samples): shape
+            for shape in calibration.shapes
+            if self._same_key(shape)
+        }
+        self._bank = bank()
+        self._once = f"{calibration.name}/{calibration.created_at}"
+        self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
+        self._known: dict[LayerCall, _Price] = {}
+
+    def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
+        """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
+        return self._bank[[pick(f"{owner}/{text}") for text in texts]]
+
+    def _same_key(self, known: KernelFit | MeasuredShape) -> bool:
+        return known.execution == self._key(known.phase)
+
+    def _key(self, phase: Phase) -> str:
+        return self.execution.update_key if phase is Phase.UPDATE else self.execution.kernel_key
+
+    def price(self, calls: Sequence[LayerCall]) -> Prices:
+        """Seconds of each call on one device; see the protocol `oracle.pricing.LayerTimer`.
+
+        Raises:
+            NotCalibrated: neither the shape nor its family was measured under this execution.
+        """
+        if not calls:
+            return Prices.exact([])
+        asked = [canonical(call) for call in calls]
+        self._learn([call for call in dict.fromkeys(asked) if call not in self._known])
+        known = [self._known[call] for call in asked]
+        return Prices(
+            middle_s=np.array([price.middle_s for price in known]),
+            draws_s=np.array([price.draws_s for price in known]),
+            methods=tuple(price.method for price in known),
+        )
+
+    def _learn(self, calls: Iterable[LayerCall]) -> None:
+        by_fit: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)
+        measured: list[LayerCall] = []
+        for call in calls:
+            if call in self._shapes:
+                measured.append(call)
+            else:
+                by_fit[(self._family_for(call), call.phase)].append(call)
+        if measured:
+            self._look_up(measured)
+        for (name, phase), members in by_fit.items():
+            self._compute(self._fits[(name, phase)], members)
+
+    def _look_up(self, calls: Sequence[LayerCall]) -> None:
+        shapes = [self._shapes[call] for call in calls]
+        middle = np.array([shape.seconds for shape in shapes])
+        spread = np.array([shape.log_sd for shape in shapes])
+        rows = self._rows(self._once, map(_text, calls))
+        self._keep(calls, middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
+
+    def _compute(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
+        table = features(calls, self.execution)
+        values, draws = coefficients(fit.constants)
+        inside = np.array([_inside(fit, call, row) for call, row in zip(calls, table, strict=True)])
+        spread = np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd
+        rows = self._rows(self.calibration.device, map(_text, calls))
+        prices = seconds(table, draws) * unit_mean_factors(spread[:, None] * rows)
+        middle = seconds(table, values)
+        for chosen, method in ((inside, Method.FITTED), (~inside, Method.EXTRAPOLATED)):
+            members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
+            self._keep(members, middle[chosen], prices[chosen], method)
+
+    def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, method: Method) -> None:
+        shared = draws * self._common
+        self._known.update(
+            (call, _Price(float(value), row, method)) for call, value, row in zip(calls, middle, shared, strict=True)
+        )
+
+    def _family_for(self, call: LayerCall) -> str:
+        name = family(call.layer, call.phase)
+        for candidate in (name, *stand_ins(name)):
+            if (candidate, call.phase) in self._fits:
+                return candidate
+        raise NotCalibrated(self._missing(name, call))
+
+    def _missing(self, name: str, call: LayerCall) -> str:
+        what, device, wanted = f"{name} {call.phase}", self.calibration.device, self._key(call.phase)
+        updates = call.phase is Phase.UPDATE
+        known = {item.execution for item in self.calibration.fits if (item.phase is Phase.UPDATE) == updates}
+        if wanted not in known:
+            return (
+                f"calibration '{self.calibration.name}' of {device} has no {what} for {wanted}; "
+                f"it has {', '.join(sorted(known)) or 'none'}; calibrate again with that execution"
+            )
+        return (
+            f"calibration '{self.calibration.name}' of {device} has no {what} for {wanted}; "
+            f"calibrate again with a model that has such a layer ({call.layer})"
+        )
+
+
+def _inside(fit: KernelFit, call: LayerCall, row: Floats) -> bool:
+    """Whether a call lies in the measured range of its own family, in every quantity that its time depends on."""
+    if fit.family != family(call.layer, call.phase):
+        return False
+    _, flop, moved = row
+    flop_matters = "flop_per_s" in quantities(call.layer, call.phase)
+    flop_inside = not flop_matters or fit.flop_lo / MARGIN <= flop <= fit.flop_hi * MARGIN
+    return bool(flop_inside and fit.bytes_lo / MARGIN <= moved <= fit.bytes_hi * MARGIN)
+
+
+def _text(call: LayerCall) -> str:
+    """One short text for equal calls, the same in every process."""
+    return f"{call.layer.kind}/{call.phase}/{call.samples}/{tuple(vars(call.layer).values())}"

@@ -1,0 +1,336 @@
+"""Remembers runs, measurements and calibrations. Values in, values out: no row, no session and no SQL leaves here.
+
+Every method is one transaction: it is stored whole or not at all, also when the process is killed in the middle. There
+is no method that changes or removes a measurement or a calibration: a new fit is a new calibration under a new name.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from db import rows, schema
+from db.errors import one_line, said_in_one_line
+from db.opening import WRITING, Opened, open_database
+from oracle.constants import Calibration
+from oracle.errors import BadInput, StoreError, UnknownName
+from profiler.measurement import Environment, Measurement
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command that measured.
+
+    Args:
+        id: what its measurements carry; sorts by time.
+        command: what was typed.
+        device: the device's name.
+        started_at, finished_at: UTC, ISO 8601; `finished_at` is None until it has ended.
+        status: one of `db.schema.RUN_STATUSES`; a run whose process was killed stays `running`.
+        measurements: how many it has stored.
+    """
+
+    id: str
+    command: str
+    device: str
+    started_at: str
+    finished_at: str | None
+    status: str
+    measurements: int
+
+
+@dataclass(frozen=True)
+class CalibrationSummary:
+    """A calibration in one line.
+
+    Args:
+        constants, shapes: how many it has.
+        median_held_out_error, worst_held_out_error: over its fits, as a fraction of the time; None without fits.
+    """
+
+    name: str
+    device: str
+    created_at: str
+    constants: int
+    shapes: int
+    median_held_out_error: float | None
+    worst_held_out_error: float | None
+
+
+class Store:
+    """A database of runs, measurements and calibrations; close it, or use it in a `with` statement.
+
+    >>> with Store.open("sqlite://") as store:
+    ...     store.calibrations()
+    []
+    """
+
+    def __init__(self, opened: Opened) -> None:
+        self._engine = opened.engine
+        self.location = opened.where
+        self._writable = opened.writable
+
+    @classmethod
+    def open(cls, url_or_path: str, *, create: bool = True, timeout_s: float = 20.0) -> Self:
+        """Open a database and bring it to the newest schema.
+
+        Args:
+            url_or_path: a path (SQLite), or any URL of SQLAlchemy; see `db.location.default_url`.
+            create: make the file and the tables where there are none. Folders are not made, except for the default.
+            timeout_s: how long to wait for another process that is writing.
+
+        Raises:
+            StoreError: one line that says what is in the way.
+        """
+        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s))
+
+    def close(self) -> None:
+        """Let go of the database; everything is stored already."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def begin_run(self, command: str, device: str, environment: Environment) -> str:
+        """Note that a command begins to measure; returns the run's id.
+
+        Args:
+            command: what was typed.
+            device: the device's name.
+            environment: what makes the numbers reproducible, as it was at the start.
+        """
+        now = datetime.now(UTC)
+        run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        with self._writing() as connection:
+            row = {
+                "id": run_id,
+                "command": command,
+                "device": device,
+                "started_at": now.isoformat(timespec="seconds"),
+                "status": "running",
+                "environment_id": _remember_environment(connection, environment),
+            }
+            connection.execute(insert(schema.run), row)
+        return run_id
+
+    def finish_run(self, run_id: str, status: str = "finished") -> None:
+        """Note how a run ended: `finished`, `interrupted` or `failed`.
+
+        Raises:
+            UnknownName: no such run, or no such end.
+        """
+        endings = schema.RUN_STATUSES[1:]
+        if status not in endings:
+            raise UnknownName("end of a run", status, endings)
+        with self._writing() as connection:
+            _check_runs(connection, [run_id])
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            ended = update(schema.run).where(schema.run.c.id == run_id).values(status=status, finished_at=now)
+            connection.execute(ended)
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """Store one measurement; see `add_measurements`."""
+        self.add_measurements([measurement])
+
+    def add_measurements(self, measurements: Sequence[Measurement]) -> None:
+        """Store measurements, all or none.
+
+        Raises:
+            BadInput: one without samples, or with samples that are not positive numbers.
+            UnknownName: one of a run that was never begun.
+        """
+        if not measurements:
+            return
+        with self._writing() as connection:
+            _check_runs(connection, {measurement.run_id for measurement in measurements})
+            columns = [
+                rows.measurement_columns(measurement, _remember_environment(connection, measurement.environment))
+                for measurement in measurements
+            ]
+            connection.execute(insert(schema.measurement), columns)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        count = func.count(schema.measurement.c.id).label("measurements")
+        query = select(schema.run, count).outerjoin(schema.measurement).group_by(schema.run.c.id)
+        with self._reading() as connection:
+            found = connection.execute(query.order_by(schema.run.c.started_at, schema.run.c.id)).all()
+        return [
+            Run(row.id, row.command, row.device, row.started_at, row.finished_at, row.status, row.measurements)
+            for row in found
+        ]
+
+    def measurements(self, run_id: str) -> list[Measurement]:
+        """The measurements of one run, in the order in which they were stored.
+
+        Raises:
+            UnknownName: no such run.
+        """
+        own = schema.measurement.c.run_id == run_id
+        used = select(schema.measurement.c.environment_id).where(own)
+        with self._reading() as connection:
+            _check_runs(connection, [run_id])
+            query = select(schema.environment).where(schema.environment.c.id.in_(used))
+            environments = {row.id: rows.environment_from(row) for row in connection.execute(query)}
+            found = connection.execute(select(schema.measurement).where(own).order_by(schema.measurement.c.id)).all()
+            return [rows.measurement_from(row, environments[row.environment_id]) for row in found]
+
+    def add_calibration(self, calibration: Calibration, run_ids: Iterable[str], taken_ok: bool = False) -> None:
+        """Store a calibration with all it holds, or nothing.
+
+        Args:
+            calibration: its name must be free.
+            run_ids: the runs that it was fitted from; none for one that came from elsewhere.
+            taken_ok: accept a taken name where the very same calibration is stored under it.
+
+        Raises:
+            BadInput: the name is taken.
+            UnknownName: a run that was never begun.
+        """
+        sources = sorted(set(run_ids))
+        with self._writing() as connection:
+            taken = _calibration_id(connection, calibration.name)
+            if taken is None:
+                _check_runs(connection, sources)
+                _insert_calibration(connection, calibration, sources)
+        if taken is not None and not (taken_ok and self.calibration(calibration.name) == calibration):
+            raise BadInput(
+                f"the name '{calibration.name}' is taken in {self.location}; calibrations are never replaced"
+            )
+
+    def has_calibration(self, name: str) -> bool:
+        """Whether there is a calibration of that very name."""
+        with self._reading() as connection:
+            return _calibration_id(connection, name) is not None
+
+    def calibration(self, name: str) -> Calibration:
+        """The calibration of that very name.
+
+        Raises:
+            UnknownName: there is none.
+            StoreError: its rows were tampered with.
+        """
+        with self._reading() as connection:
+            found = _named_id(connection, name)
+            head = connection.execute(select(schema.calibration).where(schema.calibration.c.id == found)).one()
+            parts = [
+                connection.execute(select(part).where(part.c.calibration_id == found).order_by(part.c.id)).all()
+                for part in (schema.kernel_fit, schema.constant, schema.measured_shape)
+            ]
+            return rows.calibration_from(head, *parts)
+
+    def calibration_runs(self, name: str) -> list[str]:
+        """The ids of the runs that a calibration was fitted from, oldest first.
+
+        Raises:
+            UnknownName: there is no such calibration.
+        """
+        link = schema.calibration_run.c
+        with self._reading() as connection:
+            own = link.calibration_id == _named_id(connection, name)
+            return list(connection.scalars(select(link.run_id).where(own).order_by(link.run_id)))
+
+    def calibrations(self) -> list[CalibrationSummary]:
+        """All calibrations in one line each, in the order in which they were stored."""
+        errors: defaultdict[int, list[float]] = defaultdict(list)
+        fit = schema.kernel_fit.c
+        with self._reading() as connection:
+            heads = connection.execute(select(schema.calibration).order_by(schema.calibration.c.id)).all()
+            for calibration_id, error in connection.execute(select(fit.calibration_id, fit.held_out_error)):
+                errors[calibration_id].append(error)
+            constants = Counter(connection.scalars(select(schema.constant.c.calibration_id)))
+            shapes = Counter(connection.scalars(select(schema.measured_shape.c.calibration_id)))
+        return [
+            CalibrationSummary(
+                name=head.name,
+                device=head.device,
+                created_at=head.created_at,
+                constants=constants[head.id],
+                shapes=shapes[head.id],
+                median_held_out_error=statistics.median(errors[head.id]) if errors[head.id] else None,
+                worst_held_out_error=max(errors[head.id], default=None),
+            )
+            for head in heads
+        ]
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with said_in_one_line(self.location), self._engine.begin() as connection:
+                yield connection
+        except UnknownName:
+            raise
+        except (BadInput, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{self.location} holds a row that cannot be read back: {one_line(error)}") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        if not self._writable:
+            raise StoreError(f"{self.location} is read-only: nothing can be stored in it")
+        with (
+            said_in_one_line(self.location),
+            self._engine.connect().execution_options(**WRITING) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+
+def _remember_environment(connection: Connection, environment: Environment) -> str:
+    """Store an environment unless it is known; returns its id."""
+    columns = rows.environment_columns(environment)
+    known = select(schema.environment.c.id).where(schema.environment.c.id == columns["id"])
+    if connection.scalar(known) is None:
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(schema.environment), columns)
+        except IntegrityError:
+            # On a server another process may store the same environment between the look and the insertion.
+            if connection.scalar(known) is None:
+                raise
+    return str(columns["id"])
+
+
+def _check_runs(connection: Connection, run_ids: Iterable[str]) -> None:
+    for run_id in run_ids:
+        if connection.scalar(select(schema.run.c.id).where(schema.run.c.id == run_id)) is None:
+            latest = select(schema.run.c.id).order_by(schema.run.c.id.desc()).limit(10)
+            raise UnknownName("run", run_id, connection.scalars(latest))
+
+
+def _calibration_id(connection: Connection, name: str) -> int | None:
+    return connection.scalar(select(schema.calibration.c.id).where(schema.calibration.c.name == name))
+
+
+def _named_id(connection: Connection, name: str) -> int:
+    found = _calibration_id(connection, name)
+    if found is None:
+        raise UnknownName("calibration", name, connection.scalars(select(schema.calibration.c.name)))
+    return found
+
+
+def _insert_calibration(connection: Connection, calibration: Calibration, run_ids: Sequence[str]) -> None:
+    connection.execute(insert(schema.calibration), rows.calibration_columns(calibration))
+    new = _named_id(connection, calibration.name)
+    for table, columns in (
+        (schema.kernel_fit, [rows.fit_columns(fit, new) for fit in calibration.fits]),
+        (schema.constant, [rows.constant_columns(constant, new) for constant in calibration.constants]),
+        (schema.measured_shape, [rows.shape_columns(shape, new) for shape in calibration.shapes]),
+        (schema.calibration_run, [{"calibration_id": new, "run_id": run_id} for run_id in run_ids]),
+    ):
+        if columns:
+            connection.execute(insert(table), columns)

@@ -1,0 +1,50 @@
+"""Prices transfers by the links of a cluster: the ideal alpha-beta forms, for machines that nobody has measured.
+
+Contention: `concurrent` groups that use the same links share a node's network cards, so each sees the bandwidth
+divided by concurrent / nics_per_node once there are more groups than cards (the factor phi of ParaDL, HPDC 2021,
+section 3.3, with the number of cards made explicit). Bandwidth is of one card or path; oversubscription divides it
+further. Both hold for full load, which is what synchronous training puts on a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oracle.collectives import collective
+from oracle.errors import OutOfRange
+from oracle.machine import Cluster
+from oracle.pricing import Prices, Transfer
+
+
+@dataclass(frozen=True)
+class LinkTimer:
+    """A `TransferTimer` from the links of a cluster alone. What it says is assumed, without spread."""
+
+    cluster: Cluster
+
+    def price(self, transfers: Sequence[Transfer]) -> Prices:
+        """Seconds of each transfer, all its messages together; 0 for a group of one.
+
+        Raises:
+            UnknownName: no such collective.
+            OutOfRange: a tier that the cluster does not have.
+
+        >>> from oracle.machine import Link
+        >>> timer = LinkTimer(Cluster.of_link("any", Link(1e-6, 1e9)))
+        >>> float(timer.price([Transfer("all_reduce", 4e9, 4)]).middle_s[0])
+        6.000006
+        """
+        return Prices.exact([self._seconds(transfer) for transfer in transfers])
+
+    def _seconds(self, transfer: Transfer) -> float:
+        row = collective(transfer.collective)
+        if transfer.group == 1:
+            return 0.0
+        if transfer.tier >= len(self.cluster.tiers):
+            tiers = len(self.cluster.tiers)
+            raise OutOfRange(f"cluster '{self.cluster.name}' has {tiers} tier(s) of links, no tier {transfer.tier}")
+        tier = self.cluster.tiers[transfer.tier]
+        contention = max(1.0, transfer.concurrent / tier.nics_per_node) * tier.oversubscription
+        wire_s = row.wire_share(transfer.group) * transfer.bytes * contention / tier.link.bandwidth_bytes_per_s
+        return transfer.messages * (row.rounds(transfer.group) * tier.link.latency_s + wire_s)

@@ -1,0 +1,147 @@
+"""A device with known constants and known noise: what the fits are tested on, and what runs where nothing else is.
+
+The device knows nothing of how the fits group kernels or weight them. Each kind of kernel has constants of its own, a
+variant of a kind (an operation, a number of axes, groups, pointwise, transposed) is slower or faster by a fixed
+factor, and a call takes launches * launch_s + flop / flop_per_s + bytes / bytes_per_s: the physics that the fits
+assume, written down from the constants' side, so that recovering them tests everything between a sample and a stored
+constant.
+
+Noise is multiplicative and log-normal, drawn anew for every sample, with the true time as its median. A drift (the
+same for all cases, a sine in the number of the sample) and outliers (a share of samples that take a multiple) can be
+added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from oracle.execution import Execution
+from oracle.layer import Layer, Phase
+from oracle.windows import Conv
+from profiler.backends.base import Backend, Kernel, Sample
+from profiler.case import Case
+from profiler.measurement import Environment
+
+
+@dataclass(frozen=True)
+class TrueConstants:
+    """What a kernel really costs; an infinite rate costs nothing."""
+
+    launch_s: float
+    flop_per_s: float
+    bytes_per_s: float
+
+
+_FORWARD = {
+    "conv": TrueConstants(8e-6, 9e10, 1.2e10),
+    "linear": TrueConstants(5e-6, 7e10, 9e9),
+    "attention": TrueConstants(2e-5, 4e10, 8e9),
+    "norm": TrueConstants(1.2e-5, math.inf, 6e9),
+    "pool": TrueConstants(6e-6, math.inf, 3e9),
+    "elementwise": TrueConstants(3e-6, math.inf, 1.4e10),
+    "embedding": TrueConstants(7e-6, math.inf, 5e9),
+    "loss": TrueConstants(9e-6, math.inf, 2e9),
+}
+_UPDATE = TrueConstants(4e-6, math.inf, 1.1e10)
+_SLOWER = {Phase.FORWARD: 1.0, Phase.BACKWARD_DATA: 1.15, Phase.BACKWARD_WEIGHT: 1.4}
+
+
+def _variant(layer: Layer) -> float:
+    """How much slower this variant of its kind is: a fixed factor of what the implementation would branch on."""
+    if isinstance(layer, Conv):
+        factor = {1: 1.1, 2: 1.0, 3: 1.6}[len(layer.extents)]
+        if layer.transposed:
+            return factor * 1.3
+        if layer.groups > 1:
+            return factor * (1.5 if layer.groups < layer.in_channels else 2.0)
+        return factor * (0.8 if math.prod(layer.kernel) == 1 else 1.0)
+    operation = str(getattr(layer, "op", ""))
+    axes = len(getattr(layer, "kernel", ()))
+    return 1.0 + 0.05 * (sum(map(ord, operation)) % 10) + 0.1 * axes
+
+
+def true_constants(layer: Layer, phase: Phase) -> TrueConstants:
+    """The constants by which the device runs this layer in this phase."""
+    if phase is Phase.UPDATE:
+        return _UPDATE
+    base, slower = _FORWARD[layer.kind], _SLOWER[phase] * _variant(layer)
+    return TrueConstants(base.launch_s * slower, base.flop_per_s / slower, base.bytes_per_s / slower)
+
+
+def true_seconds(layer: Layer, phase: Phase, samples: int, execution: Execution) -> float:
+    """How long one call takes without noise."""
+    constants, work = true_constants(layer, phase), layer.work(phase, samples, execution)
+    launches = len(layer.param_shapes) if phase is Phase.UPDATE else 1
+    return launches * constants.launch_s + work.flop / constants.flop_per_s + work.bytes / constants.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What stands between the true time and a sample.
+
+    Args:
+        noise_sd: of ln(sample / true), independent for every sample.
+        drift: amplitude of a sine common to all cases, as a share; period_samples: its period.
+        outlier_share: of samples that take outlier_factor times as long.
+    """
+
+    noise_sd: float = 0.05
+    drift: float = 0.0
+    period_samples: int = 1000
+    outlier_share: float = 0.0
+    outlier_factor: float = 5.0
+
+
+@dataclass
+class SimulatedDevice:
+    """A device whose every sample follows from its seed and the samples taken before it."""
+
+    seed: int = 0
+    disturbance: Disturbance = Disturbance()
+    name: str = field(default="simulated", init=False)
+    device: str = field(default="simulated device", init=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+        self._taken = 0
+
+    def environment(self) -> Environment:
+        """The seed is state: two seeds are two runs on the same kind of device."""
+        identity = {"device": self.device, "law": "additive"}
+        return Environment(identity=identity, state={"seed": str(self.seed), "disturbance": str(self.disturbance)})
+
+    @contextmanager
+    def open(self, case: Case) -> Iterator[Kernel]:
+        """A kernel that takes its true time, disturbed."""
+        call = case.call
+        yield _SimulatedKernel(self, true_seconds(call.layer, call.phase, call.samples, case.execution))
+
+    def disturb(self, seconds: float) -> float:
+        """The next sample of something that truly takes `seconds`."""
+        how = self.disturbance
+        self._taken += 1
+        factor = 1 + how.drift * math.sin(2 * math.pi * self._taken / how.period_samples)
+        if how.outlier_share and self._random.random() < how.outlier_share:
+            factor *= how.outlier_factor
+        return seconds * factor * math.exp(how.noise_sd * self._random.standard_normal())
+
+
+@dataclass(frozen=True)
+class _SimulatedKernel:
+    device: SimulatedDevice
+    seconds: float
+
+    def sample(self, inner: int) -> Sample:
+        """A sample's noise does not shrink with the calls in it: real noise is rarely independent from call to call."""
+        taken = self.device.disturb(self.seconds)
+        return Sample(device_s=taken, host_s=taken)
+
+
+def BACKEND(index: int) -> Backend:  # noqa: N802 - the name by which every backend is found
+    """Open the simulated device with the index as its seed."""
+    return SimulatedDevice(seed=index)

@@ -1,0 +1,1 @@
+"""Real training steps, one file per strategy: what predictions are compared with."""

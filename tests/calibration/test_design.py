@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from benchmarks.recovery import small_residual_network
+from calibration.design import EXTREMES, LARGEST_CASE_BYTES, bytes_held, default_cases, model_calls
+from calibration.features import QUANTITIES, family, features, quantities
+from calibration.grid import HEAD, generic_calls
+from oracle.execution import Execution
+from oracle.layer import Phase
+from oracle.layers import LAYERS, Elementwise, Linear, Norm
+from oracle.loading import load_model
+from oracle.model import GraphBuilder
+from oracle.pricing import LayerCall
+from oracle.windows import Conv
+from profiler.case import Case
+
+SMALL = small_residual_network()
+QUICK = default_cases([(SMALL, 8)], Execution(), quick=True)
+FULL = default_cases([(SMALL, 8)], Execution(), quick=False)
+
+
+def call_of(name: str, phase: Phase) -> LayerCall:
+    layer = next(node.layer for node in SMALL.nodes if node.name == name)
+    return LayerCall(layer, phase, 1 if phase is Phase.UPDATE else 8)
+
+
+@pytest.mark.parametrize("cases", [QUICK, FULL], ids=["quick", "full"])
+def test_every_call_of_a_step_is_measured_once(cases: list[Case]) -> None:
+    calls = [case.call for case in cases]
+    assert set(model_calls(SMALL, 8)) <= set(calls)
+    assert len(set(calls)) == len(calls)
+
+
+def test_calls_are_counted_as_often_as_a_step_makes_them() -> None:
+    counts = model_calls(SMALL, 8)
+    assert counts[call_of("a.conv1", Phase.FORWARD)] == 2
+    assert sum(counts[call] for call in counts if call.phase is Phase.UPDATE) == 8  # layers with parameters
+
+
+def test_the_first_layer_needs_no_gradient_of_its_input() -> None:
+    assert call_of("conv1", Phase.BACKWARD_DATA) not in model_calls(SMALL, 8)
+    assert call_of("conv1", Phase.BACKWARD_WEIGHT) in model_calls(SMALL, 8)
+
+
+def test_gradients_of_a_result_with_two_readers_are_added_up() -> None:
+    # The pooling and the first block's sum are both read by a block and by its shortcut: one addition each.
+    added = LayerCall(Elementwise("add", (32, 16, 16)), Phase.FORWARD, 8)
+    assert model_calls(SMALL, 8)[added] == 2 + 2  # and the two sums of the blocks themselves
+
+
+def test_a_quick_design_has_only_the_families_of_its_models() -> None:
+    wanted = {(family(call.layer, call.phase), call.phase) for call in model_calls(SMALL, 8)}
+    assert {(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK} == wanted
+
+
+def test_a_full_design_has_every_kind_of_layer() -> None:
+    assert {case.call.layer.kind for case in FULL} == set(LAYERS)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_design_without_models_is_the_grid(quick: bool) -> None:
+    sizes = [min(len(calls), HEAD) if quick else len(calls) for calls in generic_calls().values()]
+    assert len(default_cases([], Execution(), quick=quick)) == sum(sizes)
+
+
+def test_no_case_needs_more_memory_than_promised() -> None:
+    large = GraphBuilder("large", (3, 512, 512))
+    large.add("conv", Conv.of((3, 512, 512), 64, 3, padding=1))
+    large.add("huge", Linear(64 * 512 * 512, 64))
+    cases = default_cases([(large.graph(), 64)], Execution(), quick=True)
+    assert max(bytes_held(case.call, Execution()) for case in cases) <= LARGEST_CASE_BYTES
+    # 2 * (3 + 64) * 512 * 512 * 4 bytes = 134 MiB a sample: 8 of the 64 samples fit, and none of the linear layer.
+    convs = [case.call.samples for case in cases if case.call.layer == large.nodes[0].layer]
+    assert max(convs) == 8
+    assert not any(case.call.layer == large.nodes[1].layer for case in cases)
+
+
+def test_a_larger_share_of_the_step_is_measured_earlier() -> None:
+    ranks = [QUICK.index(Case(call_of(name, Phase.FORWARD), Execution())) for name in ("conv1", "fc2")]
+    assert ranks == sorted(ranks)
+
+
+def test_every_quick_grid_prefix_holds_a_tiny_and_a_large_call() -> None:
+    for calls in generic_calls().values():
+        table = features(calls[:2], Execution())
+        assert max(table[:, 2]) > 30 * min(table[:, 2])
+
+
+@pytest.mark.parametrize("key", generic_calls(), ids=".".join)
+def test_grids_separate_the_constants_of_their_family(key: tuple[str, Phase]) -> None:
+    # At what launch, arithmetic and traffic cost on some CPU, each is a good part of some call. Depthwise
+    # convolutions on lines do so little arithmetic that no shape shows its cost.
+    calls = generic_calls()[key]
+    costs = features(calls, Execution()) * [1e-5, 1 / 5e10, 1 / 1e10]
+    wanted = quantities(calls[0].layer, key[1])
+    costs = costs[:, [QUANTITIES.index(name) for name in wanted]]
+    most = dict(zip(wanted, (costs / costs.sum(axis=1, keepdims=True)).max(axis=0), strict=True))
+    if key[0] == "conv1d_depthwise":
+        del most["flop_per_s"]
+    assert min(most.values()) > 0.25
+
+
+def test_grid_calls_belong_to_their_family() -> None:
+    for (name, phase), calls in generic_calls().items():
+        assert {(family(call.layer, call.phase), call.phase) for call in calls} == {(name, phase)}
+
+
+def test_every_family_has_its_extremes_before_a_model_is_measured() -> None:
+    families = {(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK}
+    head = [(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK[: EXTREMES * len(families)]]
+    assert Counter(head) == dict.fromkeys(families, EXTREMES)
+
+
+def test_then_cases_alternate_between_models_and_grid() -> None:
+    own = set(model_calls(SMALL, 8))
+    families = {(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK}
+    then = [case.call in own for case in QUICK[EXTREMES * len(families) :][:20]]
+    assert 8 <= sum(then) <= 12
+
+
+def test_batch_norm_backward_is_measured_even_behind_the_input() -> None:
+    build = GraphBuilder("norm first", (3, 8, 8))
+    build.add("norm", Norm("batch", (3, 8, 8)))
+    phases = {call.phase for call in model_calls(build.graph(), 4)}
+    assert Phase.BACKWARD_DATA in phases
+
+
+@pytest.mark.parametrize("name", ["resnet50", "cosmoflow"])
+def test_zoo_models_have_a_design(name: str) -> None:
+    assert default_cases([(load_model(name), 2)], Execution(), quick=True)
+
+
+def test_pricing_needs_neither_scipy_nor_scikit_learn() -> None:
+    code = "import sys, calibration.timers; print([m for m in ('scipy', 'sklearn', 'torch') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
