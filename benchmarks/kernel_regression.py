@@ -1,4 +1,6 @@
-"""Print how well kernel times are predicted: `python -m benchmarks.kernel_regression [../shared/data] [--item 1 ...]`.
+"""How well are kernel times predicted?
+
+    python benchmarks/kernel_regression.py [../shared/data] [--item 1 ...] [--seeds 3] [--choice medoids|random]
 
 Every figure is a mean over seeds, with the plain fit launch + a flop + b bytes of the same kernels beside it.
 """
@@ -7,12 +9,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
 
 import numpy as np
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.kernel_data import Family, read_families
 from benchmarks.kernel_network import print_lists, print_steps

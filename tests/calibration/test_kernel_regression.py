@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -267,3 +269,12 @@ def test_the_plain_fit_is_three_constants() -> None:
 
 def test_the_conformal_quantile_of_too_few_is_the_largest() -> None:
     assert conformal_quantile(np.array([1.0, 2.0, 5.0]), 0.9) == 5.0
+
+
+def test_a_stored_model_is_priced_without_the_libraries_that_fit_it() -> None:
+    code = (
+        "import sys, calibration.kernel_model, calibration.call_quantities, calibration.anchors, calibration.medoids; "
+        "print([name for name in ('scipy', 'sklearn') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
