@@ -2,9 +2,9 @@
 
 Everything is refitted in five folds: what the left-out kernels show decides (a) how much of the residual is process
 and how much trees, (b) the gate: below some 50 kernels a residual can lose against the roofline alone, which is then
-kept, (c) the z scores behind the intervals, (d) the blend with a prior from other devices, by 1 / error^2. Kernels of
-one `group` (the same layer with other samples) stay on one side, because siblings of a shape make every score look
-better than it is.
+kept, (c) the z scores behind the intervals, (d) the blend with a prior from other devices, by 1 / error^4 (with 1 /
+error^2 a prior that is worse than nothing still cost launch-bound families 9 %). Kernels of one `group` (the same
+layer with other samples) stay on one side, because siblings of a shape make every score look better than it is.
 
 Bad rows are said at once: a time that is not positive, or measurements of one shape only, is an error; contradicting
 repeats and too few shapes are notes, which belong to the calibration and are shown with its answers.
@@ -36,7 +36,7 @@ _FOLDS = 5
 _FOLD_ROUNDS = 12
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 _CONTRADICTION = 1.25
-_BLEND_POWER = 2.0
+_BLEND_POWER = 4.0
 
 
 @dataclass(frozen=True)
