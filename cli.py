@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, cast
 
 import typer
 
@@ -13,17 +17,27 @@ from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.networking import NETWORKS
 from service.options import (
+    Batch,
+    BatchPerDevice,
     CalibrationName,
+    ClusterFile,
+    DatasetSamples,
     Db,
     Device,
+    DeviceMemory,
+    Devices,
     Json,
+    LinkText,
     MemoryFormat,
     NetworkEnvironment,
     NetworkName,
     Optimizer,
     Precision,
     RealDevice,
+    Recompute,
+    Strategy,
 )
+from service.planning import PLANNING
 
 app = typer.Typer(
     name="stepgauge",
@@ -37,6 +51,11 @@ app = typer.Typer(
 
 MEASURING = ("torch", "sklearn", "scipy")
 """Libraries of the extra [measure]: predicting works without them."""
+
+LONGEST_ERROR = 1000
+
+USAGE = cast("type[typer.BadParameter]", next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"))
+"""The base of Typer's own errors, wherever the installed Typer keeps it."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -135,18 +154,20 @@ def predict(
         ),
     ],
     calibration: CalibrationName = None,
-    batch: Annotated[int | None, typer.Option(help="Samples of one step over all devices.")] = None,
-    batch_per_device: Annotated[int | None, typer.Option(help="Samples of one step on each device.")] = None,
-    devices: Annotated[str, typer.Option(help="Device counts, such as 1,2,4.")] = "1",
-    strategy: Annotated[str | None, typer.Option(help="serial or data. Default: data beyond one device.")] = None,
-    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="The network, tier by tier, in YAML.")] = None,
-    link: Annotated[str | None, typer.Option(help="The network as latency,bandwidth: 9us,50GB/s.")] = None,
+    batch: Batch = None,
+    batch_per_device: BatchPerDevice = None,
+    devices: Devices = "1",
+    strategy: Strategy = None,
+    cluster: ClusterFile = None,
+    link: LinkText = None,
     network: NetworkName = None,
     environment: NetworkEnvironment = None,
-    dataset_samples: Annotated[int | None, typer.Option(help="Samples per epoch. Default: the model's own.")] = None,
+    memory: DeviceMemory = None,
+    dataset_samples: DatasetSamples = None,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
+    recompute: Recompute = 0,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -155,7 +176,7 @@ def predict(
     Prices every layer of the model from a stored calibration. Runs on any machine, without torch.
     """
     from service.predicting import predict as use_case
-    from service.requests import PredictRequest, parse_devices
+    from service.requests import PredictRequest, parse_devices, parse_memory
 
     request = PredictRequest(
         models=tuple(models),
@@ -168,12 +189,17 @@ def predict(
         link=link,
         network=network,
         environment=environment,
+        memory_bytes=parse_memory(memory),
         dataset_samples=dataset_samples,
-        execution=execution_of(precision, memory_format, optimizer),
+        execution=execution_of(precision, memory_format, optimizer, recompute),
     )
     with open_store(db) as store:
         result = use_case(store, request)
     show_result("predict", result, json)
+
+
+for _command in PLANNING:
+    app.command()(_command)
 
 
 @app.command()
@@ -266,23 +292,46 @@ for _name, _command in NETWORKS.items():
 
 
 def main() -> None:
-    """Run the command line; an error that stepgauge raises on purpose is one line and exit code 2."""
+    """Run the command line; what stepgauge refuses is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
+    with suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end of time is an interruption
     try:
-        app()
+        code = app(standalone_mode=False) if len(sys.argv) > 1 else app(["--help"], standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:
+        _drop_output()
+        _refuse(StepgaugeError(f"{error.filename or 'the output'}: {error.strerror}"))
     except ModuleNotFoundError as error:
         if error.name not in MEASURING:
             raise
         _refuse(MissingDependency(error.name, "measure"))
     except StepgaugeError as error:
         _refuse(error)
-    except KeyboardInterrupt:
+    except USAGE as error:
+        _refuse(StepgaugeError(error.format_message()))
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted; what was measured is kept\n")
         sys.exit(130)
 
 
+def _drop_output() -> None:
+    """Keep the interpreter from flushing, at its end, to where nothing can be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _refuse(error: StepgaugeError) -> NoReturn:
     """End with the error on one line; a name or a file that it quotes may hold line breaks."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(error))
+    text = str(error)
+    if len(text) > LONGEST_ERROR:
+        text = f"{text[:LONGEST_ERROR]}..."
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     sys.stderr.write(f"error: {line}\n")
     sys.exit(2)
 

@@ -20,7 +20,7 @@ from calibration.features import canonical, family
 from calibration.grid import HEAD, generic_calls
 from oracle.execution import Execution
 from oracle.model import ModelGraph
-from oracle.plan import whole_model
+from oracle.plan import tasks_of
 from oracle.pricing import LayerCall
 from profiler.case import Case
 
@@ -35,7 +35,7 @@ EXTREMES = 4
 def model_calls(graph: ModelGraph, samples: int) -> Mapping[LayerCall, int]:
     """The calls of one training step of a model on one device, with how often each occurs."""
     counts: Counter[LayerCall] = Counter()
-    for task in whole_model(graph, samples).tasks:
+    for task in tasks_of(graph, graph.nodes, samples):
         counts[canonical(task.call)] += task.count
     return counts
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from calibration.features import family
 from oracle.layer import Layer, Phase
-from oracle.layers import ELEMENTWISE, LOSSES, NORMS, Attention, Elementwise, Embedding, Linear, Loss, Norm
+from oracle.layers import ELEMENTWISE, LOSSES, NORMS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.pricing import LayerCall
 from oracle.windows import POOLS, Conv, Pool
 
@@ -219,6 +219,7 @@ def _by_extent() -> Iterator[tuple[Layer, int]]:
             yield Norm(op, sequence if op == "layer" else image, groups=groups), samples
         for op in ELEMENTWISE:
             yield Elementwise(op, sequence if op == "softmax" else image), samples
+        yield Concat((channels, channels), (extent, extent)), samples
 
 
 def _kernels() -> Iterator[tuple[Layer, int]]:

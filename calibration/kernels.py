@@ -31,7 +31,7 @@ from sklearn.linear_model import LinearRegression
 from calibration.features import QUANTITIES, UNITS, canonical, execution_of, family, features, quantities, seconds
 from calibration.holdout import folds
 from calibration.intervals import Uncertainty, sandwich, stretch
-from oracle.constants import Constant, KernelFit, MeasuredShape
+from oracle.constants import LARGEST_LOG_SD, Constant, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.pricing import LayerCall
 
@@ -180,7 +180,8 @@ def _held_out(table: Floats, times: Floats, names: tuple[str, ...], groups: Sequ
         return UNTESTED_SD, UNTESTED_SD
     ratios = np.array(log_ratios)
     error = float(np.mean(np.abs(np.exp(-ratios) - 1)))
-    return error, float(np.sqrt(np.mean(ratios**2)) * stretch(len(set(groups)) - 1))
+    spread = float(np.sqrt(np.mean(ratios**2)) * stretch(len(set(groups)) - 1))
+    return error, min(spread, LARGEST_LOG_SD)
 
 
 def fit_family(shapes: Sequence[MeasuredShape]) -> FamilyFit:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibration.features import canonical
-from oracle.constants import MeasuredShape
+from oracle.constants import LARGEST_LOG_SD, MeasuredShape
 from oracle.errors import BadInput
 from oracle.estimate import Floats
 from oracle.pricing import LayerCall
@@ -94,7 +94,7 @@ def measured_shape(call: LayerCall, execution: str, taken: Sequence[Measurement]
         samples=call.samples,
         execution=execution,
         seconds=float(np.exp(np.median(medians))),
-        log_sd=max(log_sd, LEAST_LOG_SD),
+        log_sd=min(max(log_sd, LEAST_LOG_SD), LARGEST_LOG_SD),
         count=sum(len(values) for values in logs),
     )
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats
 from oracle.execution import Execution
+from oracle.identity import Same
 from oracle.layer import Layer, Phase
 from oracle.pricing import LayerCall, Method, Prices
 
@@ -69,6 +71,9 @@ class CalibratedTimer:
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
         self._known: dict[LayerCall, _Price] = {}
+        # A plan that is asked for again asks with the same calls, and comparing hundreds of layers takes longer than
+        # all the rest of a prediction.
+        self._remembered = lru_cache(maxsize=128)(self._priced)
 
     def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
         """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
@@ -86,9 +91,10 @@ class CalibratedTimer:
         Raises:
             NotCalibrated: neither the shape nor its family was measured under this execution.
         """
-        if not calls:
-            return Prices.exact([])
-        asked = [canonical(call) for call in calls]
+        return self._remembered(Same(tuple(calls))) if calls else Prices.exact([])
+
+    def _priced(self, calls: Same[LayerCall]) -> Prices:
+        asked = [canonical(call) for call in calls.items]
         self._learn([call for call in dict.fromkeys(asked) if call not in self._known])
         known = [self._known[call] for call in asked]
         return Prices(

@@ -38,11 +38,12 @@ _to_json = partial(json.dumps, allow_nan=False)
 
 @dataclass(frozen=True)
 class Opened:
-    """A database that is ready: its engine, what to call it in messages, and whether it may be written."""
+    """A database that is ready: its engine, what to call it in messages, whether it may be written, and its file."""
 
     engine: Engine
     where: str
     writable: bool
+    file: Path | None = None
 
 
 def open_database(url_or_path: str, *, create: bool, timeout_s: float) -> Opened:
@@ -108,7 +109,7 @@ def _sqlite_opened(database: str, *, create: bool, timeout_s: float) -> Opened:
     writing = "rwc" if create else "rw"
     mode = writing if may_write else reading
     target = f"file:{quote(os.fsencode(path))}?mode={mode}"
-    return Opened(_sqlite_engine(target, timeout_s), str(path), writable=may_write)
+    return Opened(_sqlite_engine(target, timeout_s), str(path), writable=may_write, file=path)
 
 
 def _check_place(path: Path, *, create: bool) -> None:

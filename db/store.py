@@ -82,6 +82,7 @@ class Store:
         self._engine = opened.engine
         self.location = opened.where
         self._writable = opened.writable
+        self._file = opened.file
 
     @classmethod
     def open(cls, url_or_path: str, *, create: bool = True, timeout_s: float = 20.0) -> Self:
@@ -350,6 +351,8 @@ class Store:
             connection.begin(),
         ):
             yield connection
+        if self._file is not None and not self._file.exists():
+            raise StoreError(f"{self.location} was deleted while it was open; what was stored in it is lost")
 
 
 def _check_runs(connection: Connection, run_ids: Iterable[str]) -> None:

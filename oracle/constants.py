@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 
 from oracle.errors import BadInput
 from oracle.estimate import DRAWS
@@ -15,6 +16,16 @@ CONSTANT_LEVEL = 0.8
 
 LONGEST_NAME = 200
 """Characters in a calibration's name: short enough for an index in any database."""
+
+
+UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s"}
+"""The quantities that a constant may be, with their units."""
+
+POSSIBLE = {"launch_s": (1e-12, 1e6), "flop_per_s": (1.0, 1e21), "bytes_per_s": (1.0, 1e18)}
+"""Far beyond any device on both sides: what lies outside is a slip, and would overflow further on."""
+
+LARGEST_LOG_SD = 5.0
+"""A spread of ln(seconds) above which a price says nothing: a factor of 150 either way."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +61,18 @@ class Constant:
         numbers = (self.value, self.lo, self.hi, *self.draws)
         if not all(math.isfinite(number) and number > 0 for number in numbers):
             raise BadInput(f"constant {self.name} has a value that is not a positive number")
+        if UNITS.get(self.quantity) != self.unit:
+            known = ", ".join(f"{quantity} ({unit})" for quantity, unit in UNITS.items())
+            raise BadInput(f"constant {self.name} ({self.unit}) is no quantity with its unit; there are {known}")
+        least, most = POSSIBLE[self.quantity]
+        if not least <= self.lo <= self.hi <= most:
+            raise BadInput(f"constant {self.name} is not between {least:g} and {most:g} {self.unit}")
         if not self.lo <= self.value <= self.hi:
             raise BadInput(f"constant {self.name} lies outside its own interval")
         if len(self.draws) != DRAWS:
             raise BadInput(f"constant {self.name} has {len(self.draws)} draws, not {DRAWS}")
+        if min(self.draws) > self.hi or max(self.draws) < self.lo:
+            raise BadInput(f"the draws of constant {self.name} lie outside its interval")
 
 
 @dataclass(frozen=True)
@@ -96,9 +115,8 @@ class KernelFit:
         strange = [c for c in self.constants if (c.family, c.phase, c.execution) != self.key]
         if strange:
             raise BadInput(f"{where} holds {strange[0].name} ({strange[0].execution}), which belongs to another fit")
-        spread = (self.held_out_error, self.residual_sd)
         ranges = ((self.flop_lo, self.flop_hi), (self.bytes_lo, self.bytes_hi))
-        if not all(math.isfinite(number) and number >= 0 for number in spread):
+        if not (0 <= self.held_out_error < math.inf and 0 <= self.residual_sd <= LARGEST_LOG_SD):
             raise BadInput(f"{where} has a held-out error that is not a number")
         if not all(0 <= lo <= hi < math.inf for lo, hi in ranges):
             raise BadInput(f"{where} has a range of work that is empty or not a number")
@@ -117,8 +135,8 @@ class MeasuredShape:
     count: int
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.seconds) and self.seconds > 0 and math.isfinite(self.log_sd) and self.log_sd >= 0):
-            raise BadInput(f"a measured {self.layer.kind} shape has a time or spread that is not a positive number")
+        if not (1e-12 <= self.seconds <= 1e9 and 0 <= self.log_sd <= LARGEST_LOG_SD):
+            raise BadInput(f"a measured {self.layer.kind} shape has a time or spread that cannot be")
         if self.samples < 1 or self.count < 1:
             raise BadInput(f"a measured {self.layer.kind} shape has no samples or no repeats")
 
@@ -159,11 +177,8 @@ class Calibration:
         return tuple(constant for fit in self.fits for constant in fit.constants)
 
     def __post_init__(self) -> None:
-        for what, text in (("name", self.name), ("device", self.device)):
-            if not text.strip() or not text.isprintable():
-                raise BadInput(f"a calibration needs a {what} of printable characters on one line, not {text!r}")
-        if len(self.name) > LONGEST_NAME:
-            raise BadInput(f"a calibration's name has at most {LONGEST_NAME} characters, not {len(self.name)}")
+        checked_text("name", self.name)
+        checked_text("device", self.device)
         doubled = [key for key, count in Counter(fit.key for fit in self.fits).items() if count > 1]
         if doubled:
             raise BadInput(f"calibration '{self.name}' has the constants of {'.'.join(doubled[0])} twice")
@@ -171,5 +186,29 @@ class Calibration:
         if shapes:
             layer, phase, samples, _ = shapes[0]
             raise BadInput(f"calibration '{self.name}' has {phase} of {layer} at {samples} samples twice")
-        if not (math.isfinite(self.common_sd) and self.common_sd >= 0):
+        if not _is_utc(self.created_at):
+            raise BadInput(
+                f"calibration '{self.name}' was created at {self.created_at!r}, which is no time with its zone"
+            )
+        if not 0 <= self.common_sd <= LARGEST_LOG_SD:
             raise BadInput(f"calibration '{self.name}' has a drift that is not a number")
+
+
+def _is_utc(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def checked_text(what: str, text: str) -> str:
+    """A name that a calibration or its device may have.
+
+    Raises:
+        BadInput: it is empty, too long, or has characters that do not print on one line.
+    """
+    if not text.strip() or not text.isprintable():
+        raise BadInput(f"a calibration needs a {what} of printable characters on one line, not {text[:LONGEST_NAME]!r}")
+    if len(text) > LONGEST_NAME:
+        raise BadInput(f"a calibration's {what} has at most {LONGEST_NAME} characters, not {len(text)}")
+    return text

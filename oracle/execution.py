@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oracle.errors import UnknownName
+from oracle.errors import OutOfRange, UnknownName
 
 PRECISIONS = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 """Name -> bytes per item of weights and activations. tf32 stores four bytes and multiplies with ten mantissa bits."""
@@ -42,6 +42,13 @@ OPTIMIZERS = {
 class Execution:
     """Precision, memory format and optimizer of a training run.
 
+    Args:
+        precision: a name in `PRECISIONS`.
+        memory_format: one of `MEMORY_FORMATS`.
+        optimizer: a name in `OPTIMIZERS`.
+        recomputed_segments: into how many segments a device's layers are cut whose activations are not kept but
+            computed again in backward (Chen et al., 2016, arXiv 1604.06174); 0 keeps all activations.
+
     >>> Execution().kernel_key
     'fp32/channels_first'
     """
@@ -49,6 +56,7 @@ class Execution:
     precision: str = "fp32"
     memory_format: str = "channels_first"
     optimizer: str = "sgd_momentum"
+    recomputed_segments: int = 0
 
     def __post_init__(self) -> None:
         for what, name, known in (
@@ -58,6 +66,8 @@ class Execution:
         ):
             if name not in known:
                 raise UnknownName(what, name, known)
+        if self.recomputed_segments < 0:
+            raise OutOfRange(f"segments to recompute are zero or more, not {self.recomputed_segments}")
 
     @property
     def item_bytes(self) -> int:

@@ -34,6 +34,7 @@ from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
 from oracle.errors import BadInput, UnknownName
 from oracle.layer import Phase
 from oracle.layers import layer_from_dict
+from oracle.plain_json import without_doubled_keys
 
 FORMAT = "stepgauge-calibration-1"
 """What the key `format` says."""
@@ -147,20 +148,12 @@ def _parsed(text: str | bytes) -> Any:
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
         return json.loads(
-            decoded, object_pairs_hook=_without_doubles, parse_constant=_no_number, parse_int=_whole_number
+            decoded, object_pairs_hook=without_doubled_keys, parse_constant=_no_number, parse_int=_whole_number
         )
     except UnicodeDecodeError as error:
         raise BadInput(f"not a calibration: byte {error.start} is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise BadInput(f"not JSON, or cut off: {error.msg} at line {error.lineno}, column {error.colno}") from None
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        [(doubled, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise BadInput(f"the key {_short(doubled)} occurs twice in one object")
-    return values
 
 
 def _whole_number(text: str) -> int:

@@ -155,6 +155,41 @@ class Elementwise(Layer):
 
 
 @dataclass(frozen=True)
+class Concat(Layer):
+    """Tensors of equal extents joined along their channels. Their gradients are views of the result's gradient.
+
+    Args:
+        channels: of each operand; at least two operands.
+        extents: what follows the channels of each.
+    """
+
+    kind: ClassVar[str] = "concat"
+    channels: Shape
+    extents: Shape = ()
+
+    def __post_init__(self) -> None:
+        if len(self.channels) < 2:
+            raise BadInput(f"a {self.kind} layer joins two or more tensors, not {len(self.channels)}")
+        positive(self, channels=(*self.channels, *self.extents))
+
+    @property
+    def input_shapes(self) -> tuple[Shape, ...]:
+        return tuple((channels, *self.extents) for channels in self.channels)
+
+    @property
+    def output_shape(self) -> Shape:
+        return (sum(self.channels), *self.extents)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase.FORWARD,)
+
+    def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
+        items = samples * self.output_items
+        return items, 2 * items  # no arithmetic: one operation per item stands for the addressing
+
+
+@dataclass(frozen=True)
 class Embedding(Layer):
     """A table look-up: `tokens` indices per sample become vectors of `width`. Its gradient goes to the table only."""
 
@@ -252,7 +287,7 @@ class Loss(Layer):
 
 
 LAYERS: dict[str, type[Layer]] = {
-    cls.kind: cls for cls in (Conv, Linear, Norm, Pool, Elementwise, Embedding, Attention, Loss)
+    cls.kind: cls for cls in (Conv, Linear, Norm, Pool, Elementwise, Concat, Embedding, Attention, Loss)
 }
 """Every kind of layer by its name."""
 

@@ -25,6 +25,12 @@ _MAX_DEPTH = 8
 """Deeper nesting than a cluster file needs, at which YAML's reader is still fast."""
 
 
+LONGEST_LATENCY_S = 3600.0
+HIGHEST_BANDWIDTH_BYTES_PER_S = 1e18
+MOST_PER_TIER = 1_000_000
+"""Beyond any machine; numbers outside are slips, and would overflow further on."""
+
+
 @dataclass(frozen=True)
 class Link:
     """What neighbours in a ring see of each other: startup in seconds and bandwidth in bytes/s."""
@@ -33,10 +39,11 @@ class Link:
     bandwidth_bytes_per_s: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.latency_s < math.inf:
-            raise OutOfRange(f"the latency of a link is zero or more seconds, not {self.latency_s}")
-        if not 0 < self.bandwidth_bytes_per_s < math.inf:
-            raise OutOfRange(f"the bandwidth of a link is more than zero bytes/s, not {self.bandwidth_bytes_per_s}")
+        if not 0 <= self.latency_s <= LONGEST_LATENCY_S:
+            raise OutOfRange(f"the latency of a link is 0 to {LONGEST_LATENCY_S:g} seconds, not {self.latency_s}")
+        if not 1 <= self.bandwidth_bytes_per_s <= HIGHEST_BANDWIDTH_BYTES_PER_S:
+            highest = f"{HIGHEST_BANDWIDTH_BYTES_PER_S:g}"
+            raise OutOfRange(f"the bandwidth of a link is 1 to {highest} bytes/s, not {self.bandwidth_bytes_per_s}")
 
 
 def parse_link(text: str) -> Link:
@@ -76,10 +83,10 @@ class Tier:
         where = f"of tier '{self.name}'"
         if self.devices is not None and self.devices < 1:
             raise OutOfRange(f"the devices {where} are at least 1, not {self.devices}")
-        if not 1 <= self.oversubscription < math.inf:
-            raise OutOfRange(f"the oversubscription {where} is at least 1, not {self.oversubscription}")
-        if self.nics_per_node < 1:
-            raise OutOfRange(f"the nics_per_node {where} are at least 1, not {self.nics_per_node}")
+        if not 1 <= self.oversubscription <= MOST_PER_TIER:
+            raise OutOfRange(f"the oversubscription {where} is 1 to {MOST_PER_TIER}, not {self.oversubscription}")
+        if not 1 <= self.nics_per_node <= MOST_PER_TIER:
+            raise OutOfRange(f"the nics_per_node {where} are 1 to {MOST_PER_TIER}, not {self.nics_per_node}")
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,9 @@ class Cluster:
         device: the device's own name.
         tiers: innermost first.
         memory_bytes: memory of one device, where known.
+        device_spread: standard deviation of ln(time) of the same work on different devices and in different steps, by
+            which a synchronous step waits for its slowest device (healthy fleets of one GPU model vary by 8 %: Sinha et
+            al., SC'22, arXiv 2208.11035).
 
     Raises:
         BadInput: two tiers of one name, or a tier that does not hold more devices than the tier inside it.
@@ -100,8 +110,11 @@ class Cluster:
     device: str
     tiers: tuple[Tier, ...] = ()
     memory_bytes: float | None = None
+    device_spread: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.device_spread <= 1:
+            raise OutOfRange(f"the device_spread of a cluster is 0 to 1, not {self.device_spread}")
         if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
             raise OutOfRange(f"the memory of a device is more than zero bytes, not {self.memory_bytes}")
         if len({tier.name for tier in self.tiers}) < len(self.tiers):
@@ -159,6 +172,8 @@ def _read_yaml(path: Path) -> Any:
     import yaml
 
     try:
+        if path.exists() and not path.is_file():
+            raise BadInput("no regular file")
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
         if len(raw) > MAX_FILE_BYTES:
@@ -175,6 +190,8 @@ def _read_yaml(path: Path) -> Any:
         return yaml.safe_load(text)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}") from None
+    except (AttributeError, IndexError, KeyError, TypeError):  # what PyYAML raises of malformed tags such as !!int ""
+        raise BadInput("a tag (!!name) has a value that it cannot have; write the values without tags") from None
     except yaml.YAMLError as error:
         raise BadInput(f"no YAML: {' '.join(str(error).split())}") from None
     except ValueError:
@@ -238,13 +255,14 @@ def _cluster(values: Any) -> Cluster:
     device = fields.take("device", (str,), "Tesla V100-SXM2-16GB")
     memory_bytes = fields.quantity("memory", parse_bytes, "16GiB") if "memory" in fields.left else None
     items = fields.take("tiers", (list,), "[{name: node, devices: 4, link: {latency: 9us, bandwidth: 50GB/s}}]")
+    spread = float(fields.take("device_spread", (int, float), "0.02", default=0.0))
     fields.done()
     if not items:
         raise BadInput("the cluster has no tiers")
     tiers: list[Tier] = []
     for index, item in enumerate(items, start=1):
         tiers.append(_tier(item, index, tiers[0].devices if tiers else None))
-    return Cluster(name, device, tuple(tiers), memory_bytes)
+    return Cluster(name, device, tuple(tiers), memory_bytes, spread)
 
 
 def _tier(values: Any, index: int, node_devices: int | None) -> Tier:

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from oracle.errors import BadInput, OutOfRange
-from oracle.layer import Layer, Shape
+from oracle.layer import Layer, Phase, Shape
 from oracle.layers import checked, layer_from_dict
+from oracle.plain_json import without_doubled_keys
 
 INPUT = "input"
 """The name that stands for the sample among the inputs of a node."""
@@ -90,6 +92,29 @@ class ModelGraph:
         """How many operands read each node's result; gradients of more than one are added up in backward."""
         return Counter(name for node in self.nodes for name in node.inputs)
 
+    @cached_property
+    def sample_flop(self) -> tuple[float, ...]:
+        """Operations of forward and backward of every layer, per sample."""
+        return tuple(
+            sum(node.layer.work(phase, 1).flop for phase in node.layer.phases if phase is not Phase.UPDATE)
+            for node in self.nodes
+        )
+
+    @cached_property
+    def crossing_items(self) -> tuple[int, ...]:
+        """For every layer: items per sample made before it and read by it or after it; the sample not counted."""
+        places = {node.name: index for index, node in enumerate(self.nodes)}
+        last_read: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            last_read.update(dict.fromkeys(node.inputs, index))
+        changes = [0] * (len(self.nodes) + 1)
+        for name, read in last_read.items():
+            if name in places:
+                items = self.nodes[places[name]].layer.output_items
+                changes[places[name] + 1] += items
+                changes[read + 1] -= items
+        return tuple(accumulate(changes))
+
     def to_json(self) -> str:
         """The graph as JSON text."""
         layers = [{"name": node.name, "inputs": list(node.inputs), **node.layer.to_dict()} for node in self.nodes]
@@ -105,7 +130,7 @@ class ModelGraph:
             BadInput: no JSON, another format, or a graph that cannot be.
         """
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=without_doubled_keys)
         except ValueError as error:
             raise BadInput(f"not a model: {error}") from None
         except RecursionError:
@@ -170,7 +195,7 @@ class GraphBuilder:
 
     def shape(self, name: str | None = None) -> Shape:
         """The shape that a node (by default the last one) gives."""
-        if not self.nodes:
+        if name == INPUT or not self.nodes:
             return self.sample_shape
         if name is None:
             return self.nodes[-1].layer.output_shape

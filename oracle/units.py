@@ -16,8 +16,8 @@ _BYTES = {
     **{f"{p}iB": 1024.0**i for i, p in enumerate("KMGTP", start=1)},
     **{f"{p}b": 1e3**i / 8 for i, p in enumerate("kMGTP", start=1)},
 }
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ]*)(/s)?")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµμ]*)(/s)?")
 
 
 def _parse(text: str, units: dict[str, float], what: str, *, per_second: bool) -> float:
@@ -65,6 +65,15 @@ def parse_bytes_per_s(text: str) -> float:
     return _parse(text, _BYTES, "a bandwidth", per_second=True)
 
 
+def tera(value: float) -> float:
+    """A number given in units of 1e12: TFLOP/s to FLOP/s.
+
+    >>> tera(125.0)
+    125000000000000.0
+    """
+    return value * 1e12
+
+
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     for scale, unit in steps:
         if abs(value) >= scale:
@@ -105,3 +114,14 @@ def format_rate(value: float, unit: str) -> str:
     '2.5 TFLOP/s'
     """
     return _scaled(value, [(scale, f"{prefix}{unit}") for scale, prefix in _DECIMAL])
+
+
+def format_energy(energy_j: float) -> str:
+    """Write an energy in kWh (3.6 MJ), or in J below a tenth of one.
+
+    >>> format_energy(7.2e6), format_energy(1200.0)
+    ('2 kWh', '1.2 kJ')
+    """
+    if energy_j >= 3.6e5:
+        return f"{energy_j / 3.6e6:.4g} kWh"
+    return _scaled(energy_j, [(scale, f"{prefix}J") for scale, prefix in _DECIMAL])

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from oracle.errors import BadInput
 from oracle.layer import Layer
-from oracle.layers import Attention, Elementwise, Embedding, Linear, Loss, Norm
+from oracle.layers import Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.model import INPUT, ModelGraph, Node
 from oracle.windows import Conv, Pool
 from profiler.micro.loss import loss_of, random_target
@@ -106,6 +106,10 @@ def _elementwise(layer: Elementwise) -> nn.Module:
     return modules[layer.op]()
 
 
+def _concat(layer: Concat) -> nn.Module:
+    return _Function(lambda *inputs: torch.cat(inputs, 1))
+
+
 def _embedding(layer: Embedding) -> nn.Module:
     return nn.Embedding(layer.vocabulary, layer.width)
 
@@ -127,6 +131,7 @@ MODULES: dict[str, Callable[[Any], nn.Module]] = {
     Norm.kind: _norm,
     Pool.kind: _pool,
     Elementwise.kind: _elementwise,
+    Concat.kind: _concat,
     Embedding.kind: _embedding,
     Attention.kind: _attention,
     Loss.kind: _loss,

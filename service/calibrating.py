@@ -91,6 +91,8 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
         status = "finished"
     finally:
         store.finish_run(run_id, status)
+    if not run.measured:
+        raise BadInput(f"nothing could be measured within {budget_s:g} s; give a longer --budget")
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     name = request.name or free_name(store, backend.device, created_at)
     calibration, report = fit(store.measurements(run_id), name, created_at=created_at)

@@ -135,6 +135,8 @@ def _document(text: bytes) -> dict[str, Any]:
 
 def _read(file: Path) -> bytes:
     try:
+        if file.exists() and not file.is_file():
+            raise BadInput(f"{file} is no regular file")
         size = file.stat().st_size
         if size > MAX_FILE_BYTES:
             raise BadInput(f"{file} has {size} bytes; a calibration has at most {MAX_FILE_BYTES}")
@@ -144,12 +146,17 @@ def _read(file: Path) -> bytes:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file.
+    """Write a text file, whole or not at all.
 
     Raises:
-        BadInput: it cannot be written.
+        BadInput: it cannot be written, or is a database or no regular file.
     """
+    part = file.with_name(f"{file.name}.part")
     try:
-        file.write_text(text + "\n", encoding="utf-8")
+        if file.exists() and (not file.is_file() or file.open("rb").read(16).startswith(b"SQLite format 3")):
+            raise BadInput(f"{file} is a database or no regular file; it is not overwritten")
+        part.write_text(text + "\n", encoding="utf-8")
+        part.replace(file)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise BadInput(f"cannot write {file}: {error.strerror}") from None

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from service.requests import Progress
 
 
-def execution_of(precision: str, memory_format: str, optimizer: str) -> Execution:
+def execution_of(precision: str, memory_format: str, optimizer: str, recompute: int = 0) -> Execution:
     """The execution that a command's options name."""
     from oracle.execution import Execution
 
-    return Execution(precision, memory_format, optimizer)
+    return Execution(precision, memory_format, optimizer, recompute)
 
 
 @contextmanager

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+STRATEGY_NAMES = (
+    "serial, data, spatial, pipeline, filter, channel, owt, zero, and data+ any of the last six "
+    "(data+filter, data+spatial...)"
+)
+"""What a strategy may be called: written out, because help texts must not load the strategies."""
 
 Db = Annotated[
     str | None,
@@ -23,6 +30,57 @@ RealDevice = Annotated[str, typer.Option("--device", help="Kind of device: cpu o
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 MemoryFormat = Annotated[str, typer.Option("--memory-format", help="channels_first or channels_last.")]
 Optimizer = Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum, adam or adamw.")]
+Recompute = Annotated[
+    int,
+    typer.Option(
+        "--recompute", metavar="SEGMENTS", help="Keep no activations inside so many segments; compute them again."
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."),
+]
+Batch = Annotated[int | None, typer.Option("--batch", help="Samples of one step over all devices.")]
+BatchPerDevice = Annotated[int | None, typer.Option("--batch-per-device", help="Samples of one step on each device.")]
+Devices = Annotated[str, typer.Option("--devices", help="Device counts, such as 1,2,4 or 1..1024 (doubling).")]
+ClusterFile = Annotated[
+    Path | None, typer.Option("--cluster", metavar="FILE", help="The network, tier by tier, in YAML.")
+]
+LinkText = Annotated[str | None, typer.Option("--link", help="The network as latency,bandwidth: 9us,50GB/s.")]
+DeviceMemory = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of one device, such as 16GiB.")
+]
+DatasetSamples = Annotated[
+    int | None, typer.Option("--dataset-samples", help="Samples per epoch. Default: the model's own.")
+]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME[,CHOICE=VALUE...]",
+        help=f"{STRATEGY_NAMES}; choices such as data,buckets=25MiB or data+filter,group=4. "
+        "Default: serial, and data beyond one device.",
+    ),
+]
+Strategies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME[,CHOICE=VALUE...]",
+        help=f"{STRATEGY_NAMES}; repeatable. Default: all of them; to explain, data.",
+    ),
+]
+Epochs = Annotated[int, typer.Option("--epochs", help="Epochs of the whole training.")]
+Power = Annotated[
+    float | None, typer.Option("--power", metavar="WATTS", help="Mean power of one device and its share of the node.")
+]
+Price = Annotated[float | None, typer.Option("--price", metavar="PRICE", help="Of one device for an hour.")]
+Peak = Annotated[
+    float | None, typer.Option("--peak", metavar="TFLOPS", help="Dense peak of one device in TFLOP/s, for the MFU.")
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw it into a .png, .svg or .html; needs matplotlib.")
+]
 NetworkName = Annotated[
     str | None, typer.Option("--network", metavar="NAME", help="A stored network; its curves price the transfers.")
 ]

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from calibration.link_pricing import LinkTimer as MeasuredLinks
 from calibration.timers import CalibratedTimer
 from db.store import Store
+from oracle.autograd import OVERHEADS, Autograd
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.estimate import Estimate
 from oracle.links import LinkTimer
 from oracle.loading import load_model
 from oracle.machine import Cluster, load_cluster, parse_link
+from oracle.memory import MemoryRule
 from oracle.model import ModelGraph
 from oracle.plan import Job
+from oracle.predictor import Predictor
 from oracle.pricing import TransferTimer
-from oracle.project import Projection, project
+from oracle.project import project
+from oracle.projection import Projection
 from oracle.strategies import strategy
+from oracle.strategies.choices import parse_strategy
 from service.network_pricing import NetworkChoice, flat_cluster, network_timer
-from service.requests import PredictRequest
+from service.requests import PredictRequest, Target
 
 STALE_DAYS = 90
 """Age from which a calibration is called old: drivers, clocks and cooling change."""
@@ -54,29 +59,24 @@ def predict(store: Store, request: PredictRequest) -> PredictResult:
         UnknownName: no such calibration, model or strategy.
     """
     calibration = find_calibration(store, request.calibration)
-    timer = CalibratedTimer(calibration, request.execution)
     measured = _network(store, request)
-    cluster = _cluster(request, calibration.device, measured)
-    timers = timer, measured or LinkTimer(cluster)
+    cluster = cluster_of(request, calibration, measured)
+
+    def links(named: Cluster) -> TransferTimer:
+        return LinkTimer(named) if measured is None else measured
+
+    predictor = Predictor(CalibratedTimer(calibration, request.execution), links, memory_rule(calibration))
     projections = tuple(
-        _project(request, name, devices, cluster, timers) for name in request.models for devices in request.devices
+        _project(request, name, devices, cluster, predictor) for name in request.models for devices in request.devices
     )
-    notes = validity_notes(calibration)
+    notes = validity_notes(calibration, cluster)
     if measured is not None:
         notes += (f"transfers are priced by the network '{request.network}' of {measured.calibration.fabric}",)
-    if cluster.device != calibration.device:
-        notes += (f"the cluster has {cluster.device}, but the calibration is of {calibration.device}",)
     return PredictResult(calibration, projections, notes)
 
 
-def _project(
-    request: PredictRequest,
-    model: str,
-    devices: int,
-    cluster: Cluster,
-    timers: tuple[CalibratedTimer, TransferTimer],
-) -> Projection:
-    chosen = strategy(request.strategy or ("serial" if devices == 1 else "data"))
+def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster, predictor: Predictor) -> Projection:
+    chosen = parse_strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
     job = Job(
         model=load_model(model),
         global_batch=request.global_batch(devices),
@@ -85,7 +85,7 @@ def _project(
         execution=request.execution,
         dataset_samples=request.dataset_samples,
     )
-    return project(job, chosen, *timers)
+    return predictor.project(job, chosen, suggest_batch=True)
 
 
 def _network(store: Store, request: PredictRequest) -> MeasuredLinks | None:
@@ -96,14 +96,36 @@ def _network(store: Store, request: PredictRequest) -> MeasuredLinks | None:
     return network_timer(store, NetworkChoice(request.network, request.environment, dtype))
 
 
-def _cluster(request: PredictRequest, device: str, measured: MeasuredLinks | None) -> Cluster:
-    if request.cluster is not None:
-        return load_cluster(request.cluster)
-    if request.link is not None:
-        return Cluster.of_link(device, parse_link(request.link), max(request.devices))
+def cluster_of(target: Target, calibration: Calibration, measured: MeasuredLinks | None = None) -> Cluster:
+    """The machine that a request names, with the memory of a device where anything says it.
+
+    Args:
+        target: the request.
+        calibration: of the device.
+        measured: the network's curves, which stand for a cluster where the request names none.
+
+    Raises:
+        BadInput: the cluster file or the link cannot be read.
+    """
+    cluster = _named_cluster(target, calibration.device, measured)
+    known = calibration.environment.get("gpu_memory_bytes", "") if cluster.device == calibration.device else ""
+    measured_bytes = float(known) if known.isdecimal() else None
+    return replace(cluster, memory_bytes=target.memory_bytes or cluster.memory_bytes or measured_bytes)
+
+
+def _named_cluster(target: Target, device: str, measured: MeasuredLinks | None) -> Cluster:
+    if target.cluster is not None:
+        return load_cluster(target.cluster)
+    if target.link is not None:
+        return Cluster.of_link(device, parse_link(target.link), max(target.devices))
     if measured is not None:
-        return flat_cluster(measured, device, max(request.devices))
+        return flat_cluster(measured, device, max(target.devices))
     return Cluster("one device", device)
+
+
+def memory_rule(calibration: Calibration) -> MemoryRule:
+    """What torch holds on the kind of device that was calibrated: a calibration of a GPU names its CUDA version."""
+    return Autograd(OVERHEADS["cuda" if "cuda" in calibration.environment else "cpu"])
 
 
 def serial_projection(model: ModelGraph, samples: int, timer: CalibratedTimer) -> Projection:
@@ -138,9 +160,11 @@ def find_calibration(store: Store, name: str | None) -> Calibration:
     return store.calibration(max(summaries, key=lambda summary: summary.created_at).name)
 
 
-def validity_notes(calibration: Calibration) -> tuple[str, ...]:
-    """What a reader of any number from this calibration has to know."""
+def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> tuple[str, ...]:
+    """What a reader of any number from this calibration (for this cluster) has to know."""
     notes = list(calibration.notes)
+    if cluster is not None and cluster.device != calibration.device:
+        notes.append(f"the cluster has {cluster.device}, but the calibration is of {calibration.device}")
     age = datetime.now(UTC) - datetime.fromisoformat(calibration.created_at)
     if age.days >= STALE_DAYS:
         notes.append(f"the calibration is {age.days} days old; measure again before you rely on it")

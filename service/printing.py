@@ -11,6 +11,7 @@ from rich.markup import escape
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 from service import network_tables
+from service.advice_tables import print_advice, print_explained, print_scaled
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
 from service.tables import show_table as _show
@@ -18,7 +19,7 @@ from service.tables import table as _table
 
 if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded to print a prediction
     from oracle.constants import Calibration, KernelFit
-    from oracle.project import Projection
+    from oracle.projection import Projection
     from service.calibrating import CalibrateResult
     from service.catalogue import Catalogue, ShownCalibration, ShownNetwork
     from service.checking import Report
@@ -101,10 +102,10 @@ def _print_constants(console: Console, calibration: Calibration) -> None:
     for fit in calibration.fits:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
-        table.add_row(label, str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
+        table.add_row(escape(label), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
     _show(console, table)
     console.print(
-        f"[dim]{', '.join(sorted(executions))}; 80 % intervals in brackets; "
+        f"[dim]{escape(', '.join(sorted(executions)))}; 80 % intervals in brackets; "
         "a dash: the measurements do not identify it[/]",
         highlight=False,
     )
@@ -264,6 +265,9 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "predict": print_predicted,
     "validate": print_validated,
     "compare": print_compared,
+    "advise": print_advice,
+    "scale": print_scaled,
+    "explain": print_explained,
     **network_tables.PRINTERS,
 }
 """The printer of each command's result."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
+from oracle.constants import checked_text
 from oracle.errors import BadInput, OutOfRange
 from oracle.execution import Execution
+from oracle.units import parse_bytes
+from service.figures import Rates
 
 Progress = Callable[[int, int, str], None]
 """Told how many of how many things are done, and what is being done now."""
@@ -39,44 +44,38 @@ class CalibrateRequest:
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
-        if self.name is not None and not self.name.strip():
-            raise BadInput("a calibration's name must not be empty")
+        if self.name is not None:
+            checked_text("name", self.name)
 
 
 @dataclass(frozen=True)
-class PredictRequest:
-    """Predict training steps from a stored calibration.
+class Target:
+    """What is to be trained, how, on which machine; the part that predictions and advice share.
 
     Args:
-        models: what `oracle.loading.load_model` reads.
         calibration: its name; None takes the newest.
-        strategy: a name in `oracle.strategies`; None takes serial for one device and data for more.
-        devices: device counts to predict, one after the other.
+        devices: device counts, one after the other.
         batch: the global batch, or batch_per_device: the samples on each device. Exactly one of the two.
         cluster: a YAML file, or link: `latency,bandwidth` such as `9us,50GB/s`.
-        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
-        environment: which of the network's environments.
+        memory_bytes: of one device; None takes what the cluster file or the calibration says.
         dataset_samples: samples per epoch; None takes the model's own.
     """
 
-    models: tuple[str, ...]
     calibration: str | None = None
-    strategy: str | None = None
     devices: tuple[int, ...] = (1,)
     batch: int | None = None
     batch_per_device: int | None = None
     cluster: Path | None = None
     link: str | None = None
-    network: str | None = None
-    environment: str | None = None
+    memory_bytes: float | None = None
     dataset_samples: int | None = None
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise BadInput("name at least one model")
         self._check_batch()
         self._check_devices()
+        self._check_network()
+        self._check_memory()
 
     def _check_batch(self) -> None:
         if self.batch is None and self.batch_per_device is None:
@@ -93,23 +92,69 @@ class PredictRequest:
         for devices in self.devices:
             if devices < 1:
                 raise OutOfRange(f"--devices must be at least 1, not {devices}")
-        self._check_network()
 
     def _check_network(self) -> None:
-        if self.link is not None and (self.cluster is not None or self.network is not None):
-            other = "--cluster" if self.cluster is not None else "--network"
-            raise BadInput(f"give either {other} or --link, not both")
-        if self.environment is not None and self.network is None:
-            raise BadInput("--environment chooses among those of a --network")
-        if self.cluster is None and self.link is None and self.network is None and max(self.devices) > 1:
+        if self.cluster is not None and self.link is not None:
+            raise BadInput("give either --cluster or --link, not both")
+        if self.cluster is None and self.link is None and max(self.devices) > 1:
             raise BadInput(
-                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, --network NAME (a stored one), or "
-                "--link LATENCY,BANDWIDTH (such as 9us,50GB/s)"
+                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, or --link LATENCY,BANDWIDTH "
+                "(such as 9us,50GB/s); predict also takes a stored one, --network NAME"
             )
+
+    def _check_memory(self) -> None:
+        if self.memory_bytes is not None and not 0 < self.memory_bytes < math.inf:
+            raise OutOfRange(f"--memory must be more than zero bytes, not {self.memory_bytes}")
 
     def global_batch(self, devices: int) -> int:
         """The global batch at a number of devices."""
         return self.batch if self.batch is not None else (self.batch_per_device or 0) * devices
+
+
+@dataclass(frozen=True)
+class PredictRequest(Target):
+    """Predict training steps from a stored calibration.
+
+    Args:
+        models: what `oracle.loading.load_model` reads.
+        strategy: what `oracle.strategies.choices.parse_strategy` reads; None takes serial for one device and data for
+            more.
+        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
+        environment: which of the network's environments.
+    """
+
+    models: tuple[str, ...] = ()
+    strategy: str | None = None
+    network: str | None = None
+    environment: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise BadInput("name at least one model")
+        super().__post_init__()
+
+    def _check_network(self) -> None:
+        if self.network is None:
+            if self.environment is not None:
+                raise BadInput("--environment chooses among those of a --network")
+            super()._check_network()
+        elif self.link is not None:
+            raise BadInput("give either --network or --link, not both")
+
+
+@dataclass(frozen=True)
+class PlanRequest(Target):
+    """Compare strategies for a model, or explain one.
+
+    Args:
+        model: what `oracle.loading.load_model` reads.
+        strategies: what `oracle.strategies.choices.parse_strategy` reads; none takes all, or the default one.
+        rates: what the devices cost.
+    """
+
+    model: str = ""
+    strategies: tuple[str, ...] = ()
+    rates: Rates = field(default_factory=Rates)
 
 
 @dataclass(frozen=True)
@@ -137,18 +182,38 @@ class ValidateRequest:
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
-    """Read `1,2,4`.
+    """Read `1,2,4`, or `1..1024` for the first number, twice that, and so on up to the last.
 
     Raises:
-        BadInput: anything but whole numbers between commas.
+        BadInput: anything but whole numbers between commas or two dots.
 
-    >>> parse_devices("1,2,4")
-    (1, 2, 4)
+    >>> parse_devices("1,2,4"), parse_devices("3..20")
+    ((1, 2, 4), (3, 6, 12, 20))
     """
+    parts = text.split(",")
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(chain.from_iterable(_doubling(*map(int, part.split("..", 1))) for part in parts))
     except ValueError:
-        raise BadInput(f"--devices takes whole numbers between commas, such as 1,2,4, not '{text}'") from None
+        raise BadInput(
+            f"--devices takes whole numbers between commas, such as 1,2,4, or 1..1024, not '{text}'"
+        ) from None
+
+
+def _doubling(first: int, last: int | None = None) -> Iterator[int]:
+    if last is None:
+        yield first
+        return
+    if not 1 <= first <= last:
+        raise OutOfRange(f"--devices goes from at least 1 up, not from {first} to {last}")
+    while first < last:
+        yield first
+        first *= 2
+    yield last
+
+
+def parse_memory(text: str | None) -> float | None:
+    """Read `--memory 16GiB`; None where nothing was given."""
+    return None if text is None else parse_bytes(text)
 
 
 def parse_model_batch(text: str) -> tuple[str, int]:
@@ -161,7 +226,7 @@ def parse_model_batch(text: str) -> tuple[str, int]:
     ('resnet50', 8)
     """
     model, colon, batch = text.rpartition(":")
-    if not colon or not model or not batch.isdecimal():
+    if not colon or not model or not (batch.isascii() and batch.isdecimal()) or len(batch) > 15:
         raise BadInput(f"write a model and a batch, such as resnet50:8, not '{text}'")
     if int(batch) < 1:
         raise OutOfRange(f"the batch of {model} must be at least 1, not {batch}")

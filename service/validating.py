@@ -11,7 +11,7 @@ from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
 from oracle.loading import load_model
-from oracle.project import Projection
+from oracle.projection import Projection
 from profiler.backends.base import open_backend
 from profiler.measurement import Environment, Measurement
 from profiler.steps.serial import StepSettings, time_steps

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
 from oracle.estimate import DRAWS
@@ -15,6 +16,10 @@ from oracle.layer import Phase
 from oracle.layers import Elementwise, Linear
 from oracle.windows import Conv
 from profiler.measurement import Environment, Measurement
+
+# No test is held to a time: machines that share their cores pause.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from oracle.plan import Job, Limit, Plan, whole_model
+from oracle.plan import Job, Limit, Plan, stage_of
 
 
 @dataclass(frozen=True)
@@ -20,4 +20,4 @@ class Serial:
 
     def plan(self, job: Job) -> Plan:
         """The whole model on the whole batch."""
-        return Plan(job, job.global_batch, (whole_model(job.model, job.global_batch),))
+        return Plan(job, job.global_batch, (stage_of(job, job.model.nodes, job.global_batch),))

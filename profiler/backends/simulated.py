@@ -44,6 +44,7 @@ _FORWARD = {
     "norm": TrueConstants(1.2e-5, math.inf, 6e9),
     "pool": TrueConstants(6e-6, math.inf, 3e9),
     "elementwise": TrueConstants(3e-6, math.inf, 1.4e10),
+    "concat": TrueConstants(4e-6, math.inf, 1.2e10),
     "embedding": TrueConstants(7e-6, math.inf, 5e9),
     "loss": TrueConstants(9e-6, math.inf, 2e9),
 }

@@ -6,6 +6,7 @@ MICROS = (
     "norm",
     "pool",
     "elementwise",
+    "concat",
     "embedding",
     "attention",
     "loss",

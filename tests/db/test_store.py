@@ -300,3 +300,13 @@ def test_an_import_of_nothing_is_not_remembered(store: Store) -> None:
         writer.finish(REPORT)
     assert store.imported_files() == []
     assert store.runs() == []
+
+
+def test_a_database_that_is_deleted_while_it_is_open_is_noticed(
+    tmp_path: Path, make_calibration: Callable[..., Calibration]
+) -> None:
+    path = tmp_path / "store.sqlite"
+    with Store.open(str(path)) as store:
+        path.unlink()
+        with pytest.raises(StoreError, match="was deleted while it was open"):
+            store.add_calibration(make_calibration(), [])

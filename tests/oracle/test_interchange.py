@@ -7,13 +7,23 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oracle.constants import LONGEST_NAME, Calibration, Constant, KernelFit, MeasuredShape
+from oracle.constants import (
+    LARGEST_LOG_SD,
+    LONGEST_NAME,
+    POSSIBLE,
+    UNITS,
+    Calibration,
+    Constant,
+    KernelFit,
+    MeasuredShape,
+)
 from oracle.errors import BadInput
 from oracle.estimate import DRAWS
 from oracle.interchange import FORMAT, LONGEST_TEXT, calibration_from_json, calibration_to_json
@@ -71,19 +81,22 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 zero_or_more = st.floats(min_value=0, allow_infinity=False)
 words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 counts = st.integers(1, 2**31 - 1)
+log_sds = st.floats(0, LARGEST_LOG_SD)
+times = st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat())
 
 
 @st.composite
 def fits(draw: st.DrawFn) -> KernelFit:
     key = (draw(words), draw(st.sampled_from(Phase)), draw(words))
     constants = []
-    for quantity in draw(st.lists(words, min_size=1, max_size=3, unique=True)):
-        lo, value, hi = sorted(draw(st.lists(positive, min_size=3, max_size=3)))
-        draws = draw(st.lists(positive, min_size=3, max_size=3))
+    for quantity in draw(st.lists(st.sampled_from(list(UNITS)), min_size=1, max_size=3, unique=True)):
+        possible = st.floats(*POSSIBLE[quantity])
+        lo, value, hi = sorted(draw(st.lists(possible, min_size=3, max_size=3)))
+        draws = [value, *draw(st.lists(positive, min_size=2, max_size=2))]
         drawn = tuple((draws * DRAWS)[:DRAWS])
-        constants.append(Constant(*key, quantity, value, draw(words), lo, hi, drawn))
+        constants.append(Constant(*key, quantity, value, UNITS[quantity], lo, hi, drawn))
     work = [sorted(draw(st.lists(zero_or_more, min_size=2, max_size=2))) for _ in range(2)]
-    spread = (draw(zero_or_more), draw(zero_or_more))
+    spread = (draw(zero_or_more), draw(log_sds))
     return KernelFit(*key, tuple(constants), draw(counts), draw(counts), *spread, *work[0], *work[1])
 
 
@@ -91,17 +104,17 @@ layers = st.one_of(
     st.builds(Linear, st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.booleans()),
     st.builds(Elementwise, st.just("relu"), st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple)),
 )
-shapes = st.builds(MeasuredShape, layers, st.sampled_from(Phase), counts, words, positive, zero_or_more, counts)
+shapes = st.builds(MeasuredShape, layers, st.sampled_from(Phase), counts, words, st.floats(1e-12, 1e9), log_sds, counts)
 calibrations = st.builds(
     Calibration,
     name=words,
     device=words,
-    created_at=words,
+    created_at=times,
     environment=st.dictionaries(words, st.text(st.characters(exclude_categories=["Cs"])), max_size=3),
     validity_key=words,
     fits=st.lists(fits(), max_size=3, unique_by=lambda fit: fit.key).map(tuple),
     shapes=st.lists(shapes, max_size=3, unique_by=lambda shape: shape.key).map(tuple),
-    common_sd=zero_or_more,
+    common_sd=log_sds,
     notes=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=2).map(tuple),
 )
 
@@ -174,7 +187,7 @@ def test_every_missing_key_is_refused_and_named(make_calibration: Make) -> None:
         (("fits", 0, "quantities", 1), _remove, "has the constants launch_s, flop_per_s, bytes_per_s; its quantities"),
         (("fits", 1), _remove, "has 2 fits, but calibration.counts.fits says 3"),
         (("shapes", 3), _remove, "has 3 shapes, but calibration.counts.shapes says 4"),
-        (("fits", 0, "constants", 1, "quantity"), _put("launch_s"), "lacks its constant 'flop_per_s'"),
+        (("fits", 0, "constants", 1, "quantity"), _put("launch_s"), "is no quantity with its unit"),
         (
             ("fits", 0, "constants", 1, "value"),
             _put("2e12"),

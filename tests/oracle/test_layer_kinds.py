@@ -20,6 +20,7 @@ from oracle.layers import (
     LOSSES,
     NORMS,
     Attention,
+    Concat,
     Elementwise,
     Embedding,
     Linear,
@@ -102,6 +103,7 @@ OTHER_KINDS: dict[type[Layer], st.SearchStrategy[Any]] = {
     Norm: norms(),
     Pool: possible(Pool, pool_options()),
     Elementwise: st.builds(Elementwise, st.sampled_from(sorted(ELEMENTWISE)), SHAPES, st.booleans()),
+    Concat: st.builds(Concat, st.lists(SIZES, min_size=2, max_size=4).map(tuple), numbers(2, 1, 6)),
     Embedding: st.builds(Embedding, SIZES, SIZES, SIZES),
     Attention: st.builds(Attention, st.integers(1, 4), SIZES, SIZES, st.sampled_from((8, 16, 64)), st.booleans()),
     Loss: st.builds(Loss, st.sampled_from(LOSSES), SIZES.map(lambda classes: (classes,))),
@@ -166,6 +168,7 @@ TWINS: dict[type[Layer], Callable[[Any, Any], Any]] = {
     Norm: norm_twin,
     Pool: pool_twin,
     Elementwise: elementwise_twin,
+    Concat: lambda torch, layer: lambda *tensors: torch.cat(tensors, 1),
     Embedding: lambda torch, layer: torch.nn.Embedding(layer.vocabulary, layer.width),
     Attention: attention_twin,
     Loss: loss_twin,
@@ -317,6 +320,7 @@ BAD_LAYERS: dict[str, dict[str, Any]] = {
     "a rank too few": {**Conv.of((3, 8, 8), 4, 3).to_dict(), "kernel": [3]},
     "groups that do not divide": {**Conv.of((3, 8, 8), 4, 3).to_dict(), "groups": 2},
     "output padding of a plain convolution": {**Conv.of((3, 8, 8), 4, 3).to_dict(), "output_padding": [1, 1]},
+    "a lone tensor to join": {"kind": "concat", "channels": [3], "extents": [4, 4]},
     "no room": {**Conv.of((3, 8, 8), 4, 3).to_dict(), "kernel": [9, 9]},
 }
 

@@ -13,6 +13,7 @@ ABCI = """
 name: abci
 device: Tesla V100-SXM2-16GB
 memory: 16GiB
+device_spread: 0.02
 tiers:                      # innermost first
   - {name: node, devices: 4, link: {latency: 9us, bandwidth: 50GB/s}}
   - {name: rack, nodes: 17, link: {latency: 40us, bandwidth: 12.5GB/s}, nics_per_node: 2}
@@ -37,6 +38,7 @@ def test_a_cluster_file_becomes_tiers_in_si(tmp_path: Path) -> None:
             Tier("system", Link(41 * 1e-6, 12.5e9), oversubscription=3),
         ),
         16 * 2**30,
+        device_spread=0.02,
     )
 
 
@@ -120,7 +122,7 @@ NODE = "{name: node, devices: 4, link: {latency: 9us, bandwidth: 50GB/s}}"
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', 'true')}]", "'devices' of tier 'node' is True"),
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, nodes: 2')}]", "counts both"),
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('devices', 'nodes')}]", "counts 'nodes', but"),
-        (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, oversubscription: .nan')}]", "at least 1, not nan"),
+        (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, oversubscription: .nan')}]", "is 1 to 1000000, not nan"),
         (f"name: n\ndevice: d\ntiers: [{NODE.replace('4', '4, nics_per_node: 0')}]", "nics_per_node of tier 'node'"),
         ("#" * (MAX_FILE_BYTES + 1), "larger than"),
     ],

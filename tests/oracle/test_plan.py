@@ -11,7 +11,7 @@ from oracle.layer import Phase
 from oracle.layers import Elementwise, Embedding, Linear, Norm
 from oracle.machine import Cluster, Link, parse_link
 from oracle.model import INPUT, GraphBuilder, ModelGraph
-from oracle.plan import Job, Limit, StepPart, whole_model
+from oracle.plan import Job, Limit, StepPart, stage_of
 from oracle.windows import Conv
 
 CLUSTER = Cluster.of_link("any", Link(1e-6, 1e9), 8)
@@ -30,7 +30,7 @@ def residual() -> ModelGraph:
 
 def counted(model: ModelGraph) -> Counter[tuple[str, Phase, StepPart]]:
     counts: Counter[tuple[str, Phase, StepPart]] = Counter()
-    for task in whole_model(model, 2).tasks:
+    for task in stage_of(Job(model, 2, 1, CLUSTER), model.nodes, 2).tasks:
         assert task.call.samples == 2
         counts[task.call.layer.kind, task.call.phase, task.part] += task.count
     return counts
@@ -53,7 +53,11 @@ def test_the_tasks_of_a_residual_net_by_hand() -> None:
 
 
 def test_equal_calls_are_one_task_with_a_count() -> None:
-    forward = [task for task in whole_model(residual(), 2).tasks if task.part is StepPart.FORWARD]
+    forward = [
+        task
+        for task in stage_of(Job(residual(), 2, 1, CLUSTER), residual().nodes, 2).tasks
+        if task.part is StepPart.FORWARD
+    ]
     # conv1 and conv2 have the same shape.
     assert sorted(task.count for task in forward) == [1, 1, 1, 2]
 
@@ -112,5 +116,8 @@ def test_an_epoch_reads_every_sample_and_so_rounds_its_steps_up() -> None:
 def test_a_limit_says_what_is_possible_and_why() -> None:
     job = Job(residual(), 8, 8, Cluster.of_link("any", parse_link("1us,1GB/s")))
     assert Limit(8, "why").refusal("data", job) is None
-    assert Limit(4, "why").refusal("data", job) == "strategy 'data' can use 1 to 4 devices for residual, not 8 (why)"
-    assert Limit(1, "why").refusal("serial", job) == "strategy 'serial' can use 1 device for residual, not 8 (why)"
+    assert Limit(4, "why").refusal("data", job) == "data parallelism can use 1 to 4 devices for residual, not 8 (why)"
+    assert Limit(8, "why", refused="8 is no multiple of 3").refusal("data", job) == (
+        "data parallelism cannot use 8 devices for residual (8 is no multiple of 3)"
+    )
+    assert Limit(1, "why").refusal("serial", job) == "serial training can use 1 device for residual, not 8 (why)"

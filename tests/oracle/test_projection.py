@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.errors import UnknownName
@@ -21,9 +21,10 @@ from oracle.layers import Elementwise, Linear, Loss, Norm
 from oracle.links import LinkTimer
 from oracle.machine import Cluster, Link
 from oracle.model import GraphBuilder, ModelGraph
-from oracle.plan import Job, StepPart
+from oracle.plan import Job, Microbatched, StepPart, tasks_of
 from oracle.pricing import IdealTimer, LayerCall, Method, Prices
-from oracle.project import Projection, project
+from oracle.project import project
+from oracle.projection import Projection
 from oracle.strategies import STRATEGIES, strategy
 from oracle.windows import Conv
 
@@ -69,10 +70,25 @@ def seconds(projection: Projection) -> float:
 
 
 def flop(name: str, what: Job) -> float:
-    """Operations of forward and backward on one device."""
-    tasks = [task for stage in strategy(name).plan(what).stages for task in stage.tasks]
-    works = [(t.count, t.call) for t in tasks if t.call.phase is not Phase.UPDATE]
-    return sum(count * call.layer.work(call.phase, call.samples).flop for count, call in works)
+    """Operations of forward and backward on all devices together."""
+    plan = strategy(name).plan(what)
+    total = 0.0
+    for index, stage in enumerate(plan.stages):
+        calls = [(task.count, task.call) for task in stage.tasks if task.call.phase is not Phase.UPDATE]
+        one_pass = sum(count * call.layer.work(call.phase, call.samples).flop for count, call in calls)
+        total += plan.passes(index) * one_pass
+    # The stages of a pipeline run on devices of their own, those of all else on every device of a replica.
+    pipelined = isinstance(plan.schedule, Microbatched)
+    return total * what.devices / (len(plan.stages) if pipelined else 1)
+
+
+def splittable() -> ModelGraph:
+    """Layers that divide by 4 in every way: convolutions, then a fully connected one."""
+    build = GraphBuilder("splittable", (8, 16, 16))
+    build.add("conv1", Conv.of((8, 16, 16), 8, 3, padding=1, bias=False))
+    build.add("conv2", Conv.of((8, 16, 16), 8, 3, padding=1, bias=False))
+    build.add("fc", Linear(2048, 8, bias=False))
+    return build.graph()
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -86,18 +102,71 @@ def test_on_one_device_every_strategy_is_serial(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_the_work_of_all_devices_is_the_work_of_one(name: str) -> None:
-    devices = min(4, STRATEGIES[name].limit(job(16)).max_devices)
-    assert devices * flop(name, job(16, devices)) == flop("serial", job(16))
+@pytest.mark.parametrize("devices", [2, 4])
+def test_the_work_of_all_devices_is_the_work_of_one(name: str, devices: int) -> None:
+    one = Job(splittable(), 16, 1, CLUSTER)
+    several = replace(one, devices=min(devices, STRATEGIES[name].limit(one).max_devices))
+    replicated = {"channel": ["conv1"], "spatial": ["fc"], "data+channel": ["conv1"], "data+spatial": ["fc"]}
+    # What is replicated is done by every device, the rest once: on an unlimited tier a hybrid is one group.
+    layers = [(node, node.name in replicated.get(name, [])) for node in splittable().nodes]
+    calls = tasks_of(splittable(), [node for node, _ in layers], 16)
+    again = {node.layer for node, twice in layers if twice}
+    once = sum(t.count * t.call.layer.work(t.call.phase, 16).flop for t in calls if t.part is not StepPart.UPDATE)
+    assert flop("serial", one) == once
+    if name in {"channel", "data+channel"}:  # conv1 and conv2 have one shape; conv1 has no data gradient
+        extra = 2 * splittable().nodes[0].layer.work(Phase.FORWARD, 16).flop
+    else:
+        extra = 3 * sum(layer.work(Phase.FORWARD, 16).flop for layer in again)
+    assert flop(name, several) == once + (several.devices - 1) * extra
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@given(st.integers(1, 64), st.integers(1, 64), st.floats(1, 100))
-def test_a_better_link_never_slows_a_step(name: str, batch: int, devices: int, better: float) -> None:
-    link = Link(LINK.latency_s / better, LINK.bandwidth_bytes_per_s * better)
+@settings(max_examples=25)
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_no_work_is_lost_whatever_the_number_of_devices(name: str, batch: int, devices: int) -> None:
+    what = job(batch, devices)
+    if STRATEGIES[name].limit(what).refusal(name, what) is None:
+        assert flop(name, what) >= flop("serial", job(batch)) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=25)
+@given(st.integers(1, 64), st.integers(1, 64), st.floats(1, 100), st.floats(1, 100))
+def test_a_better_link_never_slows_a_step(name: str, batch: int, devices: int, sooner: float, faster: float) -> None:
+    link = Link(LINK.latency_s / sooner, LINK.bandwidth_bytes_per_s * faster)
     slow, fast = run(name, job(batch, devices)), run(name, job(batch, devices, Cluster.of_link("any", link)))
     assert slow.feasible == fast.feasible
-    assert not slow.feasible or seconds(fast) <= seconds(slow)
+    assert not slow.feasible or seconds(fast) <= seconds(slow) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=25)
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_fewer_bytes_never_slow_a_step(name: str, batch: int, devices: int) -> None:
+    # The timer here asks for operations alone, so half as many bytes per activation only make transfers smaller.
+    wide = job(batch, devices)
+    slow, fast = run(name, wide), run(name, replace(wide, execution=Execution("bf16")))
+    assert not slow.feasible or seconds(fast) <= seconds(slow) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=25)
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_the_parts_of_a_step_add_up_and_none_is_negative(name: str, batch: int, devices: int) -> None:
+    answer = run(name, job(batch, devices, replace(CLUSTER, device_spread=0.03)))
+    if answer.step is None:
+        return
+    split = answer.forward_backward + answer.gradient_exchange + answer.weight_update
+    assert split.middle == pytest.approx(seconds(answer), rel=1e-12)
+    times = [*answer.compute.values(), *answer.communication.values(), answer.bubble, answer.stragglers, answer.hidden]
+    assert all(np.all(time.draws >= -1e-15) and time.middle >= -1e-15 for time in times)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_difference_of_an_answer_and_itself_is_exactly_zero(name: str) -> None:
+    first, again = run(name, job(16, 4)).step, run(name, job(16, 4)).step
+    if first is not None and again is not None:
+        assert ((first - again).middle, (first - again).interval()) == (0.0, (0.0, 0.0))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -105,6 +174,9 @@ def test_a_better_link_never_slows_a_step(name: str, batch: int, devices: int, b
 def test_limits_refuse_exactly_what_they_say(name: str, batch: int) -> None:
     most = STRATEGIES[name].limit(job(batch)).max_devices
     assert run(name, job(batch, most)).feasible
+    for devices in range(1, min(most, 40) + 1):
+        answer = run(name, job(batch, devices))
+        assert answer.feasible or "cannot use" in answer.reason
     refused = run(name, job(batch, most + 1))
     assert not refused.feasible
     assert f"not {most + 1} (" in refused.reason
@@ -112,10 +184,12 @@ def test_limits_refuse_exactly_what_they_say(name: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_memory_holds_at_least_weights_and_gradients(name: str) -> None:
-    memory = run(name, job(16)).memory
-    assert memory is not None
-    assert memory.total_bytes > 2 * 4 * net().params
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_memory_holds_at_least_weights_and_gradients(name: str, devices: int) -> None:
+    memory = run(name, job(16, devices)).memory
+    if memory is not None:
+        parts = 1 if name in {"serial", "data", "spatial", "data+spatial"} else devices
+        assert memory.total_bytes > 2 * 4 * net().params / parts
 
 
 def test_data_parallelism_adds_one_ring_all_reduce_of_all_gradients() -> None:

@@ -20,6 +20,7 @@ from oracle.layers import (  # noqa: E402
     LOSSES,
     NORMS,
     Attention,
+    Concat,
     Elementwise,
     Embedding,
     Linear,
@@ -65,6 +66,8 @@ ELEMENTS = [
     Elementwise(op, shape, inplace) for op in ELEMENTWISE for shape in ((4, 9, 8), (7,)) for inplace in (False, True)
 ]
 OTHERS = [
+    Concat((3, 4), (5, 6)),
+    Concat((2, 3, 1)),
     Embedding(11, 6, 5),
     Attention(2, 5, 7, 4),
     Attention(2, 5, 5, 4, causal=True),

@@ -1,0 +1,127 @@
+"""A fitted Gaussian process as plain arrays, evaluated by NumPy alone. The fit lives in `calibration.residual_fit`.
+
+Matern-5/2 with one length per input and no linear kernel; inputs are *clamped* a quarter of a standard deviation
+beyond what was calibrated. Without the clamp and with a linear kernel such models returned 1e29 seconds outside their
+range; with it the residual stays what it was at the border, and the roofline alone extrapolates.
+
+Draws are functions, not numbers (pathwise conditioning, Wilson et al., ICML 2020): a prior sample from random Fourier
+features, corrected by the data. The draws of a shape are then the same in whatever batch and process it is priced,
+shapes that resemble one another share their error, and nothing needs the joint covariance of a whole question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from oracle.estimate import DRAWS, Floats
+
+_FEATURES = 256
+_JITTER = 1e-6
+
+
+def matern(left: Floats, right: Floats, variance: float) -> Floats:
+    """Matern-5/2 between inputs that are already divided by their lengths: (n, d) and (m, d) give (n, m)."""
+    squares = (left * left).sum(axis=1)[:, None] + (right * right).sum(axis=1) - 2 * left @ right.T
+    distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
+    distance *= 5**0.5
+    found = distance * distance
+    found /= 3
+    found += distance
+    found += 1
+    found *= np.exp(np.negative(distance, out=distance), out=distance)
+    found *= variance
+    return np.asarray(found)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianProcess:
+    """A process over scaled inputs.
+
+    Args:
+        inputs: calibrated inputs, shape (n, d), not scaled; targets: clipped residuals less `centre`, shape (n,).
+        centre: the median residual.
+        middle, scale: of the inputs, shape (d,); lo, hi: where they are clamped.
+        lengths: in scaled units, shape (d,); variance: of the process; noise: variance of one kernel's own deviation.
+    """
+
+    inputs: Floats
+    targets: Floats
+    centre: float
+    middle: Floats
+    scale: Floats
+    lo: Floats
+    hi: Floats
+    lengths: Floats
+    variance: float
+    noise: float
+
+    def _scaled(self, inputs: Floats) -> Floats:
+        found: Floats = (np.clip(inputs, self.lo, self.hi) - self.middle) / (self.scale * self.lengths)
+        return found
+
+    @cached_property
+    def _known(self) -> Floats:
+        return self._scaled(self.inputs)
+
+    @cached_property
+    def _inverse_factor(self) -> Floats:
+        """Inverse of the lower Cholesky factor of the covariance of the calibrated kernels, shape (n, n)."""
+        covariance = matern(self._known, self._known, self.variance)
+        covariance[np.diag_indices_from(covariance)] = self.variance * (1 + _JITTER) + self.noise
+        found: Floats = np.linalg.solve(np.linalg.cholesky(covariance), np.eye(len(covariance)))
+        return found
+
+    @cached_property
+    def _weights(self) -> Floats:
+        found: Floats = self._inverse_factor.T @ (self._inverse_factor @ self.targets)
+        return found
+
+    def predict(self, inputs: Floats) -> tuple[Floats, Floats]:
+        """Median residual and its standard deviation with the noise, both of shape (m,), for inputs (m, d)."""
+        covariance = matern(self._scaled(inputs), self._known, self.variance)
+        explained = covariance @ self._inverse_factor.T
+        left = np.maximum(self.variance - np.einsum("ij,ij->i", explained, explained), 0.0)
+        return self.centre + covariance @ self._weights, np.sqrt(left + self.noise)
+
+    @cached_property
+    def _paths(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Frequencies, phases and weights of the prior samples, and the correction that the data make of them."""
+        rng = np.random.default_rng(len(self.targets))
+        width = len(self.lengths)
+        # The spectrum of Matern-5/2 is a multivariate t with 5 degrees of freedom.
+        tails = np.sqrt(5 / rng.chisquare(5, _FEATURES))
+        frequencies = rng.standard_normal((width, _FEATURES)) * tails
+        phases = rng.uniform(0, 2 * np.pi, _FEATURES)
+        weights = rng.standard_normal((_FEATURES, DRAWS))
+        weights -= weights.mean(axis=1, keepdims=True)
+        weights *= np.sqrt(2 * self.variance / _FEATURES) / weights.std(axis=1, keepdims=True)
+        prior = np.cos(self._known @ frequencies + phases) @ weights
+        observed = prior + np.sqrt(self.noise) * rng.standard_normal(prior.shape)
+        return frequencies, phases, weights, self._inverse_factor.T @ (self._inverse_factor @ observed)
+
+    def deviations(self, inputs: Floats) -> Floats:
+        """Draws of the error of `predict`'s median without the noise, shape (m, DRAWS), the same for equal inputs."""
+        frequencies, phases, weights, correction = self._paths
+        scaled = self._scaled(inputs)
+        prior = np.cos(scaled @ frequencies + phases) @ weights
+        found: Floats = prior - matern(scaled, self._known, self.variance) @ correction
+        return found
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Plain arrays; `from_arrays` reads them back."""
+        shape = np.array([self.centre, self.variance, self.noise])
+        rows = np.stack([self.middle, self.scale, self.lo, self.hi, self.lengths])
+        return {"inputs": self.inputs.astype(np.float32), "targets": self.targets, "numbers": shape, "columns": rows}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> GaussianProcess:
+        """Read `to_arrays` back; the inputs are exact in float32 because the fit rounds them."""
+        centre, variance, noise = (float(number) for number in arrays["numbers"])
+        middle, scale, lo, hi, lengths = arrays["columns"]
+        inputs = np.asarray(arrays["inputs"], dtype=np.float64)
+        return cls(inputs, arrays["targets"], centre, middle, scale, lo, hi, lengths, variance, noise)

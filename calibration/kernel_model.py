@@ -1,0 +1,309 @@
+"""The regression of one kernel family as stored: roofline, residual, range and error, evaluated by NumPy alone.
+
+A prediction is exp(ln roofline + residual): the *median* time of a shape. Sums need means, which are larger by
+exp(sd^2 / 2); the correction is bounded, since the sd of a family with a few wild kernels says little about its middle
+(smearing by the mean ratio instead gave up 3 to 8 % on totals of real networks).
+
+Intervals are measured, not derived: the z scores |ln t - prediction| / sd of kernels that were left out of refitted
+folds say how many sd hold 80 or 90 % of them (a conformal quantile: the ceil((n + 1) level)-th smallest; Lei et al.,
+JASA 113, 2018). The process's own sd covers 79 to 87 % at nominal 90 and is used only as the unit.
+
+Extrapolation is said, not hidden: half an octave outside in any axis, 35 % outside in roofline seconds, an sd far above
+those met in calibration, or a kernel, stride, group or alignment that was never measured. The value is kept and its
+interval is twice as wide.
+
+With a prior from other devices there are two branches, the device's own fit and one over the prior, and the prediction
+is their blend in ln seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.gaussian_process import GaussianProcess
+from calibration.quantities import Quantities
+from calibration.roofline import Roofline
+from calibration.trees import Trees
+from oracle.errors import BadInput
+from oracle.estimate import DRAWS, Floats
+
+EXTRAPOLATED_SPREAD = 2.0
+"""By how much the interval is widened where a shape is flagged."""
+
+COMMON_LOG_SD = 0.04
+"""What all kernels of a session share (clocks, temperature): published sets differ by this much in a good session."""
+
+RELOAD_TOLERANCE = 1e-9
+"""A model whose canaries differ by more than this after loading is refused."""
+
+_AXIS_MARGIN = 0.5
+_ROOFLINE_MARGIN = 0.35
+_SD_MARGIN = 1.25
+_LARGEST_CORRECTION = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A roofline and the residual over it.
+
+    Args:
+        roofline: the named constants.
+        spread: sd of ln(measured / predicted) on left-out kernels; the sd where there is no process.
+        limit: the largest residual that is believed.
+        process_share: weight of the process in the residual; the trees have the rest.
+        process, trees: the residual model, both or neither; prior: residual learnt on other devices.
+    """
+
+    roofline: Roofline
+    spread: float
+    limit: float = 0.0
+    process_share: float = 0.5
+    process: GaussianProcess | None = None
+    trees: Trees | None = None
+    prior: Trees | None = None
+
+    def offset(self, kernels: Quantities) -> Floats:
+        """What the other devices say of ln(seconds / roofline), shape (n,); zeros without a prior."""
+        return np.zeros(len(kernels)) if self.prior is None else self.prior.predict(kernels.columns)
+
+    def predict(self, kernels: Quantities) -> tuple[Floats, Floats]:
+        """Logarithms of the median seconds and its sd, both of shape (n,)."""
+        logs = np.log(self.roofline.seconds(kernels)) + self.offset(kernels)
+        if self.process is None or self.trees is None:
+            return logs, np.full(len(kernels), self.spread)
+        smooth, sd = self.process.predict(kernels.columns)
+        stepped = self.trees.predict(kernels.columns) if self.process_share < 1 else smooth
+        residual = self.process_share * smooth + (1 - self.process_share) * stepped
+        return logs + np.clip(residual, -self.limit, self.limit), sd
+
+    def deviations(self, kernels: Quantities, own: Floats) -> Floats:
+        """Draws of the error in ln seconds, shape (n, DRAWS); `own` are standard draws of each kernel's own part."""
+        if self.process is None:
+            return self.spread * own
+        return self.process.deviations(kernels.columns) + math.sqrt(self.process.noise) * own
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Plain arrays with dotted names."""
+        numbers = [*self.roofline.values, self.spread, self.limit, self.process_share]
+        found: dict[str, Any] = {"numbers": np.array(numbers)}
+        for name in ("process", "trees", "prior"):
+            part = getattr(self, name)
+            if part is not None:
+                found |= {f"{name}.{key}": value for key, value in part.to_arrays().items()}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Branch:
+        """Read `to_arrays` back."""
+        *constants, spread, limit, share = (float(number) for number in arrays["numbers"])
+        process, trees, prior = (_below(arrays, name) for name in ("process", "trees", "prior"))
+        return cls(
+            Roofline(*constants),
+            spread,
+            limit,
+            share,
+            GaussianProcess.from_arrays(process) if process else None,
+            Trees.from_arrays(trees) if trees else None,
+            Trees.from_arrays(prior) if prior else None,
+        )
+
+
+def _below(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """What was calibrated, to tell interpolation from extrapolation.
+
+    Args:
+        lo, hi: of the log2 axes, shape (k,).
+        roofline_lo, roofline_hi: of ln roofline seconds.
+        largest_sd: the 95th percentile of the sd on left-out kernels.
+        classes: pairs (column, value) of the classes that were seen, shape (s, 2).
+    """
+
+    lo: Floats
+    hi: Floats
+    roofline_lo: float
+    roofline_hi: float
+    largest_sd: float
+    classes: Floats
+
+    @classmethod
+    def of(cls, kernels: Quantities, roofline_s: Floats, sd: Floats) -> Coverage:
+        """The range of the calibrated kernels, with the sd on left-out ones."""
+        seen = [(c, v) for c in range(kernels.classes.shape[1]) for v in np.unique(kernels.classes[:, c])]
+        logs = np.log(roofline_s)
+        return cls(
+            lo=kernels.dims.min(axis=0),
+            hi=kernels.dims.max(axis=0),
+            roofline_lo=float(logs.min()),
+            roofline_hi=float(logs.max()),
+            largest_sd=float(np.quantile(sd, 0.95)),
+            classes=np.array(seen, dtype=np.float64),
+        )
+
+    def left(self, kernels: Quantities, roofline_s: Floats, sd: Floats) -> Any:
+        """Whether each kernel is an extrapolation, booleans of shape (n,)."""
+        logs = np.log(roofline_s)
+        outside = ((kernels.dims < self.lo - _AXIS_MARGIN) | (kernels.dims > self.hi + _AXIS_MARGIN)).any(axis=1)
+        outside |= (logs < self.roofline_lo - _ROOFLINE_MARGIN) | (logs > self.roofline_hi + _ROOFLINE_MARGIN)
+        outside |= sd > _SD_MARGIN * self.largest_sd
+        for column in range(kernels.classes.shape[1]):
+            seen = self.classes[self.classes[:, 0] == column, 1]
+            outside |= ~np.isin(kernels.classes[:, column], seen)
+        return outside
+
+
+@dataclass(frozen=True, eq=False)
+class KernelPrediction:
+    """Predictions of n kernels.
+
+    Args:
+        median_s: shape (n,); log_sd: of ln(measured / median), widened where extrapolated, shape (n,).
+        extrapolated: booleans, shape (n,).
+        z_scores: of the left-out kernels, sorted, in units of `log_sd`.
+    """
+
+    median_s: Floats
+    log_sd: Floats
+    extrapolated: Any
+    z_scores: Floats
+
+    @property
+    def mean_s(self) -> Floats:
+        """What sums of many kernels add up to, shape (n,)."""
+        plain = np.where(self.extrapolated, self.log_sd / EXTRAPOLATED_SPREAD, self.log_sd)
+        found: Floats = self.median_s * np.exp(np.minimum(plain**2, _LARGEST_CORRECTION) / 2)
+        return found
+
+    def interval(self, level: float) -> tuple[Floats, Floats]:
+        """The interval that holds `level` of the measured times, low and high of shape (n,)."""
+        width = conformal_quantile(self.z_scores, level) * self.log_sd
+        return self.median_s * np.exp(-width), self.median_s * np.exp(width)
+
+
+def conformal_quantile(scores: Floats, level: float) -> float:
+    """The ceil((n + 1) level)-th smallest of n sorted scores, the largest where there are too few.
+
+    >>> conformal_quantile(np.arange(1.0, 10.0), 0.8)
+    8.0
+    """
+    rank = math.ceil((len(scores) + 1) * level)
+    return float(scores[min(rank, len(scores)) - 1])
+
+
+@dataclass(frozen=True, eq=False)
+class KernelModel:
+    """Everything that a calibration knows of one kernel family.
+
+    Args:
+        branches: the device's own fit first; shares: their weights in ln seconds, which sum to 1.
+        coverage: what was calibrated.
+        z_scores: of left-out kernels, sorted.
+        names: the columns that it was fitted on.
+    """
+
+    branches: tuple[Branch, ...]
+    shares: tuple[float, ...]
+    coverage: Coverage
+    z_scores: Floats
+    names: tuple[str, ...]
+
+    def predict(self, kernels: Quantities) -> KernelPrediction:
+        """Predict kernels, best many at once.
+
+        Raises:
+            BadInput: the kernels have other columns than those of the fit.
+        """
+        logs, sd = self._blended(kernels)
+        outside = self.coverage.left(kernels, self.branches[0].roofline.seconds(kernels), sd)
+        spread = np.where(outside, EXTRAPOLATED_SPREAD, 1.0) * sd
+        return KernelPrediction(np.exp(logs), spread, outside, self.z_scores)
+
+    def _blended(self, kernels: Quantities) -> tuple[Floats, Floats]:
+        if kernels.names != self.names:
+            raise BadInput("these kernels have other quantities than those that the model was fitted on")
+        logs, variance = np.zeros(len(kernels)), np.zeros(len(kernels))
+        for share, branch in zip(self.shares, self.branches, strict=True):
+            part, sd = branch.predict(kernels)
+            logs += share * part
+            variance += share * sd**2
+        return logs, np.sqrt(variance)
+
+    def draws(self, kernels: Quantities, own: Floats, common: Floats) -> Floats:
+        """Draws of the seconds with mean `mean_s`, shape (n, DRAWS).
+
+        Args:
+            kernels: n kernels.
+            own: standard normal draws of what each kernel does by itself, shape (n, DRAWS).
+            common: standard normal draws that all kernels of the device share, shape (DRAWS,).
+
+        Kernels that resemble one another share the error of the process; the squared z scores say how much larger the
+        errors were than the process thought.
+        """
+        prediction = self.predict(kernels)
+        deviation = np.zeros((len(kernels), DRAWS))
+        for share, branch in zip(self.shares, self.branches, strict=True):
+            deviation += share * branch.deviations(kernels, own)
+        inflation = math.sqrt(max(1.0, float(np.mean(self.z_scores**2))))
+        widened = np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation
+        factors = np.exp(widened[:, None] * deviation + COMMON_LOG_SD * common)
+        found: Floats = prediction.mean_s[:, None] * factors / factors.mean(axis=1, keepdims=True)
+        return found
+
+    def to_arrays(self, canaries: Quantities) -> dict[str, Any]:
+        """Plain arrays with dotted names, and what the model says of a few canary kernels; `from_arrays` reads them."""
+        cover = self.coverage
+        found: dict[str, Any] = {
+            "names": np.array(self.names),
+            "shares": np.array(self.shares),
+            "z_scores": self.z_scores,
+            "coverage.axes": np.stack([cover.lo, cover.hi]),
+            "coverage.numbers": np.array([cover.roofline_lo, cover.roofline_hi, cover.largest_sd]),
+            "coverage.classes": cover.classes,
+            "canary.log_s": np.log(self.predict(canaries).median_s),
+        }
+        found |= {f"canary.{key}": getattr(canaries, key) for key in _KERNEL_ARRAYS}
+        for number, branch in enumerate(self.branches):
+            found |= {f"branch{number}.{key}": value for key, value in branch.to_arrays().items()}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> KernelModel:
+        """Read `to_arrays` back.
+
+        Raises:
+            BadInput: the canaries come out differently: the arrays were changed, or NumPy computes otherwise here.
+        """
+        names = tuple(str(name) for name in arrays["names"])
+        shares = tuple(float(share) for share in arrays["shares"])
+        branches = tuple(Branch.from_arrays(_below(arrays, f"branch{number}")) for number in range(len(shares)))
+        low, high, largest_sd = (float(number) for number in arrays["coverage.numbers"])
+        lo, hi = arrays["coverage.axes"]
+        coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
+        model = cls(branches, shares, coverage, arrays["z_scores"], names)
+        canaries = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)
+        off = np.abs(np.log(model.predict(canaries).median_s) - arrays["canary.log_s"]).max(initial=0.0)
+        if not off <= RELOAD_TOLERANCE:
+            raise BadInput(f"a stored kernel model does not reproduce its canary predictions (off by {off:.1e} in ln)")
+        return model
+
+
+_KERNEL_ARRAYS = (
+    "launches",
+    "flop",
+    "bytes",
+    "wave_stretch",
+    "tile_efficiency",
+    "winograd",
+    "dims",
+    "classes",
+    "columns",
+)

@@ -1,0 +1,265 @@
+"""Advice, scaling and explanations as the text that a user reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from oracle.breakdown import rates_of
+from oracle.units import format_bytes, format_energy, format_rate, format_seconds
+from service.tables import interval, print_notes, show_table, table
+
+if TYPE_CHECKING:
+    from oracle.bottlenecks import Bottleneck
+    from oracle.breakdown import KernelItem, MoveItem
+    from oracle.estimate import Estimate
+    from oracle.plan import Job
+    from service.advising import AdviceResult, ExplainResult, Row, ScaleResult
+
+LAYERS = 12
+"""How many layers an explanation lists, those that take most first."""
+
+TRANSFERS = 8
+"""How many transfers it lists."""
+
+
+def print_advice(result: AdviceResult) -> None:
+    """The ranking, what holds the fastest, the front, and what cannot be used."""
+    out = Console()
+    job = result.ranking.job
+    out.print(f"[bold]{_title(job)}[/]", highlight=False, soft_wrap=True)
+    if result.rows:
+        show_table(out, _ranked(result.rows))
+        _print_figures(out, result.rows[0])
+        _print_bottlenecks(out, f"What holds {result.rows[0].label}", result.bottlenecks)
+        out.print()
+        show_table(out, _front(result.front))
+    else:
+        out.print("[red]no strategy can be used[/]")
+    out.print()
+    for item in result.ranking.refused:
+        out.print(f"[red]cannot be used:[/] {item.strategy}: {escape(item.reason)}", highlight=False, soft_wrap=True)
+    _print_provenance(out, result)
+
+
+def print_scaled(result: ScaleResult) -> None:
+    """A row for each strategy and number of devices, then what cannot be used."""
+    out = Console()
+    rows = table(
+        *("", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">efficiency", ">epoch"),
+        *(">communication", ">memory"),
+    )
+    reasons: dict[str, tuple[str, list[int]]] = {}
+    first: dict[str, float] = {}
+    for row in result.rows:
+        step, job = row.projection.step, row.projection.job
+        if step is None or row.projection.reason:
+            reasons.setdefault(row.label, (row.projection.reason, []))[1].append(job.devices)
+            continue
+        per_device = job.global_batch / step.middle / job.devices
+        efficiency = per_device / first.setdefault(row.label, per_device)
+        rows.add_row(escape(row.label), str(job.devices), str(job.global_batch), *_step(row), f"{efficiency:.0%}",
+                     _time(row.projection.epoch), _communication(row), _memory(row))  # fmt: skip
+    if rows.row_count:
+        show_table(out, rows)
+        out.print("[dim]efficiency: samples/s of one device over those at the fewest devices listed[/]")
+    for label, (reason, counts) in reasons.items():
+        devices = ", ".join(map(str, counts))
+        out.print(
+            f"[red]cannot be used:[/] {escape(label)} at {devices}: {escape(reason)}", highlight=False, soft_wrap=True
+        )
+    _print_provenance(out, result)
+
+
+def print_explained(result: ExplainResult) -> None:
+    """One step: its parts, its layers, its transfers, and what holds it."""
+    out = Console()
+    projection = result.row.projection
+    step = projection.step
+    if step is None:
+        return
+    out.print(f"[bold]{_title(projection.job)}, {escape(result.row.label)}[/]", highlight=False, soft_wrap=True)
+    if projection.reason:
+        out.print(f"[red]cannot be done:[/] {escape(projection.reason)}", highlight=False, soft_wrap=True)
+    share = f"{format_seconds(step.middle)} ({interval(step)})"
+    out.print(
+        f"step {share}, {projection.job.global_batch / step.middle:.4g} samples/s", highlight=False, soft_wrap=True
+    )
+    _print_figures(out, result.row)
+    _print_bottlenecks(out, "What holds it", result.bottlenecks)
+    out.print()
+    show_table(out, _parts(result.row))
+    out.print()
+    show_table(out, _layers(result.kernels))
+    if result.moves:
+        out.print()
+        show_table(out, _transfers(result.moves, projection.job))
+    if projection.memory is not None:
+        kinds = sorted(projection.memory.by_kind_bytes.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{format_bytes(size)} {kind.replace('_', ' ')}" for kind, size in kinds)
+        out.print()
+        out.print(f"memory of a device: {_memory(result.row)}: {shown}", highlight=False, soft_wrap=True)
+    _print_provenance(out, result)
+
+
+def _title(job: Job) -> str:
+    return escape(f"{job.model.name} on {job.devices} x {job.cluster.device} ({job.cluster.name}), "
+                  f"{job.global_batch} samples per step")  # fmt: skip
+
+
+def _ranked(rows: Iterable[Row]) -> Table:
+    made = table(
+        *("", ">", "strategy", ">step", ">80 % interval", ">samples/s", ">epoch", ">communication", ">memory"), ""
+    )
+    for place, row in enumerate(rows, start=1):
+        cells = (*_step(row), _time(row.projection.epoch), _communication(row), _memory(row))
+        made.add_row(str(place), escape(row.label), *cells, "a tie with the first" if row.tied else "")
+    return made
+
+
+def _front(rows: Iterable[Row]) -> Table:
+    made = table(
+        "Nothing beats these in time, memory and devices at once",
+        *("strategy", ">devices", ">batch", ">step", ">samples/s", ">memory"),
+    )
+    for row in rows:
+        step, _, rate = _step(row)
+        job = row.projection.job
+        made.add_row(escape(row.label), str(job.devices), str(job.global_batch), step, rate, _memory(row))
+    return made
+
+
+def _step(row: Row) -> tuple[str, str, str]:
+    step = row.projection.step
+    if step is None:
+        return "-", "-", "-"
+    rate = row.projection.job.global_batch / step.middle
+    return format_seconds(step.middle), interval(step), f"{rate:.4g}"
+
+
+def _seconds(seconds: float) -> str:
+    return format_seconds(seconds) if seconds else "-"
+
+
+def _time(seconds: Estimate | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds.middle)
+
+
+def _communication(row: Row) -> str:
+    step = row.projection.step
+    return "-" if step is None else f"{row.projection.communication_total.middle / step.middle:.0%}"
+
+
+def _memory(row: Row) -> str:
+    memory = row.projection.memory
+    return "-" if memory is None else format_bytes(memory.total_bytes)
+
+
+def _print_figures(out: Console, row: Row) -> None:
+    figures = row.figures
+    said = []
+    if figures.training_s is not None and figures.device_hours is not None:
+        said += [
+            f"training {format_seconds(figures.training_s.middle)}",
+            f"{figures.device_hours.middle:.4g} device-hours",
+        ]
+    if figures.mfu is not None:
+        said.append(f"MFU {figures.mfu.middle:.0%}")
+    if figures.energy_j is not None:
+        said.append(format_energy(figures.energy_j.middle))
+    if figures.cost is not None:
+        said.append(f"cost {figures.cost.middle:.4g}")
+    if said:
+        out.print(f"{escape(row.label)}: {', '.join(said)}", highlight=False, soft_wrap=True)
+
+
+def _print_bottlenecks(out: Console, title: str, found: Sequence[Bottleneck]) -> None:
+    out.print()
+    out.print(f"[bold]{escape(title)}[/]", highlight=False, soft_wrap=True)
+    for item in found:
+        out.print(f" [cyan]{item.kind} {item.phase:6}[/] {escape(item.text)}", highlight=False, soft_wrap=True)
+    if not found:
+        out.print(" nothing of ParaDL's limits and bottlenecks: kernels take the step")
+
+
+def _parts(row: Row) -> Table:
+    projection = row.projection
+    made = table("Where the step goes", "part", ">kernels", ">transfers waited for", ">share")
+    whole = projection.step.middle if projection.step is not None else 1.0
+    for part in dict.fromkeys((*projection.compute, *projection.communication)):
+        compute, moved = (times[part].middle if part in times else 0.0 for times in
+                          (projection.compute, projection.communication))  # fmt: skip
+        cells = (_seconds(compute), _seconds(moved), f"{(compute + moved) / whole:.1%}")
+        made.add_row(part.replace("_", " "), *cells)
+    for name, seconds in (("bubble", projection.bubble), ("stragglers", projection.stragglers)):
+        if seconds.middle:
+            made.add_row(name, "-", format_seconds(seconds.middle), f"{seconds.middle / whole:.1%}")
+    if projection.hidden.middle:
+        made.add_row("(hidden)", "-", format_seconds(projection.hidden.middle), "no part of it")
+    return made
+
+
+def _layers(items: Sequence[KernelItem]) -> Table:
+    total = sum(item.seconds for item in items)
+    by_layer: dict[str, list[KernelItem]] = defaultdict(list)
+    for item in items:
+        by_layer[item.layer].append(item)
+    ranked = sorted(by_layer, key=lambda name: -sum(item.seconds for item in by_layer[name]))
+    made = table(
+        f"Kernels: {len(by_layer)} layers, {format_seconds(total)}",
+        *("layer", "kind", ">forward", ">backward data", ">backward weight", ">update", ">share", "bound by"),
+    )
+    bound = rates_of(items)
+    for name in ranked[:LAYERS]:
+        own = by_layer[name]
+        cells = [sum(item.seconds for item in own if item.part == part) for part in
+                 ("forward", "backward_data", "backward_weight", "update")]  # fmt: skip
+        largest = max(own, key=lambda item: item.seconds)
+        times = [_seconds(seconds) for seconds in cells]
+        made.add_row(escape(name), largest.call.layer.kind, *times, f"{sum(cells) / total:.1%}", bound.of(largest))
+    rest = ranked[LAYERS:]
+    if rest:
+        left = sum(item.seconds for name in rest for item in by_layer[name])
+        made.add_row(f"({len(rest)} more)", "", "", "", "", "", f"{left / total:.1%}", "")
+    return made
+
+
+def _transfers(items: Sequence[MoveItem], job: Job) -> Table:
+    total = sum(item.seconds for item in items)
+    made = table(
+        f"Transfers: {len(items)}, {format_seconds(total)} (hidden ones included)",
+        *("layer", "part", "what", ">buffer", ">devices", "links", ">times", ">seconds", ">startup", ">effective"),
+    )
+    ranked = sorted(items, key=lambda item: -item.seconds)
+    for item in ranked[:TRANSFERS]:
+        transfer = item.exchange.transfer
+        sent = item.count * transfer.messages * transfer.bytes / item.seconds if item.seconds else 0.0
+        made.add_row(
+            escape(item.exchange.layer or "(all)"),
+            item.exchange.part.replace("_", " "),
+            transfer.collective,
+            format_bytes(transfer.bytes),
+            str(transfer.group),
+            escape(job.cluster.tiers[transfer.tier].name),
+            str(item.count * transfer.messages),
+            format_seconds(item.seconds),
+            f"{item.latency_s / item.seconds:.0%}" if item.seconds else "-",
+            format_rate(sent, "B/s"),
+        )
+    if len(ranked) > TRANSFERS:
+        left = sum(item.seconds for item in ranked[TRANSFERS:])
+        made.add_row(f"({len(ranked) - TRANSFERS} more)", *[""] * 6, format_seconds(left), "", "")
+    return made
+
+
+def _print_provenance(out: Console, result: AdviceResult | ScaleResult | ExplainResult) -> None:
+    found = result.calibration
+    out.print(
+        f"[dim]calibration '{escape(found.name)}' of {escape(found.device)}, {found.created_at}[/]", highlight=False
+    )
+    print_notes(out, result.notes)

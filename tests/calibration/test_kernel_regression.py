@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from calibration.anchors import session_factor
+from calibration.device_prior import learn_prior
+from calibration.kernel_model import KernelModel, conformal_quantile
+from calibration.kernel_regression import RegressionReport, fit_kernel_model, mean_error
+from calibration.medoids import choose_medoids
+from calibration.quantities import Processor, Quantities, matrix_products, row_operations
+from calibration.residual_fit import fit_trees
+from calibration.roofline import CONSTANTS, Roofline
+from calibration.roofline_fit import fit_plain, fit_roofline
+from oracle.errors import BadInput, OutOfRange
+from oracle.estimate import DRAWS, Floats
+
+DEVICE = Processor(80, 6 * 2**20)
+TRUTH = Roofline(launch_s=8e-6, s_per_flop=1 / 12e12, s_per_byte=1 / 800e9, wave_exponent=0.6)
+
+
+def products(count: int, seed: int, largest: float = 12.0) -> Quantities:
+    rng = np.random.default_rng(seed)
+    axes = {name: np.floor(2 ** rng.uniform(4, largest, count)) for name in ("m", "n", "k")}
+    return matrix_products({"batch": 1.0, **axes}, 4, DEVICE)
+
+
+def measured(kernels: Quantities, seed: int, sd: float = 0.05) -> Floats:
+    """A simulated device: known constants, a penalty of 30 % for odd n, and noise."""
+    odd = kernels.classes[:, 0] == 0
+    noise = np.random.default_rng(seed).normal(0, sd, len(kernels))
+    return TRUTH.seconds(kernels) * np.where(odd, 1.3, 1.0) * np.exp(noise)
+
+
+@functools.cache
+def fitted() -> tuple[Quantities, Floats, KernelModel, RegressionReport]:
+    kernels = products(120, 0)
+    seconds = measured(kernels, 1)
+    return (kernels, seconds, *fit_kernel_model(kernels, seconds))
+
+
+def test_constants_of_a_simulated_device_are_recovered_under_noise() -> None:
+    kernels = products(200, 3)
+    noise = np.random.default_rng(4).normal(0, 0.05, len(kernels))
+    fit = fit_roofline(kernels, TRUTH.seconds(kernels) * np.exp(noise))
+    assert fit.fitted == ("launch_s", "s_per_flop", "s_per_byte", "wave_exponent")
+    for name, truth, found in zip(CONSTANTS[:3], TRUTH.values, fit.roofline.values, strict=False):
+        assert found == pytest.approx(truth, rel=0.05), name
+    assert fit.roofline.wave_exponent == pytest.approx(TRUTH.wave_exponent, abs=0.1)
+    assert not fit.not_identified
+    assert np.allclose(np.diag(fit.correlation), 1)
+
+
+def test_a_wild_kernel_in_ten_does_not_move_the_constants() -> None:
+    kernels = products(200, 5)
+    seconds = TRUTH.seconds(kernels)
+    seconds[::10] *= 4
+    found = fit_roofline(kernels, seconds).roofline
+    assert found.s_per_flop == pytest.approx(TRUTH.s_per_flop, rel=0.05)
+
+
+def test_what_the_kernels_do_not_show_is_named() -> None:
+    kernels = products(40, 6, largest=5.0)  # all far below the launch time
+    assert "s_per_flop" in fit_roofline(kernels, measured(kernels, 7)).not_identified
+
+
+def test_the_residual_finds_what_the_constants_cannot_say() -> None:
+    _, _, model, report = fitted()
+    test = products(400, 8)
+    seconds = measured(test, 9)
+    error = mean_error(np.log(model.predict(test).median_s), seconds)
+    plain = mean_error(np.log(model.branches[0].roofline.seconds(test)), seconds)
+    assert report.error < report.roofline_error
+    assert error < 0.8 * plain
+
+
+def test_noise_alone_leaves_the_roofline_unharmed() -> None:
+    kernels = products(60, 10)
+    seconds = TRUTH.seconds(kernels) * np.exp(np.random.default_rng(11).normal(0, 0.1, 60))
+    model, _ = fit_kernel_model(kernels, seconds)
+    test = products(400, 12)
+    truth = TRUTH.seconds(test)
+    assert mean_error(np.log(model.predict(test).median_s), truth) < 0.07
+
+
+def test_intervals_hold_what_they_promise() -> None:
+    _, _, model, _ = fitted()
+    test = products(1000, 13)
+    seconds = measured(test, 14)
+    for level, least in ((0.8, 0.7), (0.9, 0.82)):
+        low, high = model.predict(test).interval(level)
+        assert np.mean((low <= seconds) & (seconds <= high)) > least
+
+
+def test_draws_scatter_around_the_mean_and_depend_on_the_shape_alone() -> None:
+    _, _, model, _ = fitted()
+    test = products(50, 15)
+    rng = np.random.default_rng(0)
+    own, common = rng.standard_normal((50, DRAWS)), rng.standard_normal(DRAWS)
+    draws = model.draws(test, own, common)
+    assert draws.shape == (50, DRAWS)
+    assert np.allclose(draws.mean(axis=1), model.predict(test).mean_s)
+    some = np.arange(20, 30)
+    assert np.allclose(model.draws(test.take(some), own[some], common), draws[some])
+
+
+def test_far_outside_the_prediction_stays_a_time_and_is_flagged() -> None:
+    _, _, model, _ = fitted()
+    sizes = 2.0 ** np.arange(14, 24)
+    far = matrix_products({"batch": 1.0, "m": sizes, "n": sizes, "k": sizes}, 4, DEVICE)
+    prediction = model.predict(far)
+    ratio = prediction.median_s / TRUTH.seconds(far)
+    assert prediction.extrapolated.all()
+    assert (np.diff(prediction.median_s) > 0).all()
+    assert ((ratio > 0.5) & (ratio < 2)).all()
+    tiny = matrix_products({"batch": 1.0, "m": np.array([1.0]), "n": 1, "k": 1}, 4, DEVICE)
+    assert 0.5 < model.predict(tiny).median_s[0] / TRUTH.seconds(tiny)[0] < 2
+
+
+def test_inside_few_are_flagged_and_an_unseen_alignment_is() -> None:
+    kernels, _, _, _ = fitted()
+    even = kernels.take(np.flatnonzero(kernels.classes[:, 0] > 0))
+    model, _ = fit_kernel_model(even, measured(even, 20))
+    assert np.mean(model.predict(even).extrapolated) <= 0.05
+    odd = kernels.take(np.flatnonzero(kernels.classes[:, 0] == 0))
+    assert model.predict(odd).extrapolated.all()
+
+
+def test_a_stored_model_predicts_the_same() -> None:
+    _, _, model, _ = fitted()
+    test = products(300, 16)
+    arrays = model.to_arrays(test.take(slice(5)))
+    again = KernelModel.from_arrays(arrays)
+    assert np.abs(np.log(again.predict(test).median_s / model.predict(test).median_s)).max() <= 1e-9
+    assert np.array_equal(again.predict(test).extrapolated, model.predict(test).extrapolated)
+    assert sum(array.nbytes for array in arrays.values()) <= 200_000
+    assert all(array.dtype.kind in "fiU" for array in arrays.values())
+
+
+def test_a_changed_model_is_refused_on_loading() -> None:
+    _, _, model, _ = fitted()
+    arrays = model.to_arrays(products(5, 17))
+    changed = arrays | {"branch0.numbers": arrays["branch0.numbers"] * 1.0001}
+    with pytest.raises(BadInput, match="canary"):
+        KernelModel.from_arrays(changed)
+
+
+def test_trees_as_arrays_fit_a_step() -> None:
+    inputs = np.arange(60.0)[:, None]
+    trees = fit_trees(inputs, np.where(inputs[:, 0] < 30, -0.2, 0.4))
+    assert trees.predict(np.array([[3.0], [55.0]])) == pytest.approx([-0.2, 0.4], abs=0.01)
+
+
+def test_other_quantities_are_refused() -> None:
+    _, _, model, _ = fitted()
+    with pytest.raises(BadInput, match="other quantities"):
+        model.predict(row_operations(np.array([4.0]), np.array([8.0]), 8, DEVICE))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1e-3, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused_with_its_row(bad: float) -> None:
+    kernels = products(20, 18)
+    seconds = measured(kernels, 18)
+    seconds[7] = bad
+    with pytest.raises(BadInput, match=r"1 of 20 .* row 7"):
+        fit_kernel_model(kernels, seconds)
+
+
+def test_measurements_of_one_shape_are_refused() -> None:
+    with pytest.raises(BadInput, match="of one shape"):
+        fit_kernel_model(products(1, 0).take(np.zeros(20, dtype=np.intp)), np.full(20, 1e-3))
+
+
+def test_times_without_their_kernels_are_refused() -> None:
+    with pytest.raises(BadInput, match="20 kernels have 3 times"):
+        fit_kernel_model(products(20, 0), np.ones(3))
+
+
+def test_three_shapes_give_constants_a_note_and_a_wide_interval() -> None:
+    kernels = row_operations(np.array([64.0, 1024.0, 8192.0]), np.full(3, 1024.0), 8, DEVICE)
+    model, report = fit_kernel_model(kernels, 5e-6 + kernels.bytes / 800e9)
+    assert "constants only" in report.notes[0]
+    low, high = model.predict(kernels).interval(0.8)
+    assert (high / low > 2).all()
+    assert model.predict(kernels).median_s == pytest.approx(5e-6 + kernels.bytes / 800e9, rel=0.15)
+
+
+def test_contradicting_repeats_are_said_and_their_median_counts() -> None:
+    kernels = products(30, 19)
+    seconds = measured(kernels, 19)
+    rows = np.concatenate([np.arange(30), [4, 4]])
+    times = np.concatenate([seconds, [seconds[4] * 3, seconds[4] * 1.01]])
+    model, report = fit_kernel_model(kernels.take(rows), times)
+    clean, _ = fit_kernel_model(kernels, np.where(np.arange(30) == 4, seconds * 1.01, seconds))
+    assert "1 of 30 shapes" in report.notes[0]
+    assert np.allclose(model.predict(kernels).median_s, clean.predict(kernels).median_s)
+
+
+def test_equal_times_are_a_launch_time_and_a_note() -> None:
+    kernels = products(20, 21)
+    model, report = fit_kernel_model(kernels, np.full(20, 1e-3))
+    assert any("all times are equal" in note for note in report.notes)
+    assert model.predict(kernels).median_s == pytest.approx(np.full(20, 1e-3), rel=0.1)
+
+
+def test_a_prior_from_a_sibling_helps_a_device_with_few_kernels() -> None:
+    def device(kernels: Quantities, speed: float, seed: int) -> Floats:
+        return measured(kernels, seed, sd=0.02) / speed
+
+    sources = [(products(200, seed), device(products(200, seed), 1 + seed / 10, seed)) for seed in (30, 31)]
+    kernels, test = products(25, 32), products(400, 33)
+    truth = device(test, 2.5, 34)
+    alone, _ = fit_kernel_model(kernels, device(kernels, 2.5, 35))
+    helped, report = fit_kernel_model(kernels, device(kernels, 2.5, 35), prior=learn_prior(sources))
+    assert report.prior_share > 0.5
+    errors = [mean_error(np.log(model.predict(test).median_s), truth) for model in (alone, helped)]
+    assert errors[1] < 0.9 * errors[0]
+    arrays = helped.to_arrays(test.take(slice(5)))
+    assert len(KernelModel.from_arrays(arrays).branches) == 2
+    assert sum(array.nbytes for array in arrays.values()) <= 200_000
+
+
+def test_a_prior_needs_another_device() -> None:
+    with pytest.raises(BadInput, match="other device"):
+        learn_prior([])
+
+
+def test_anchors_find_a_slower_session_and_rows_of_another_device() -> None:
+    _, _, model, _ = fitted()
+    anchors = products(9, 40)
+    same = session_factor(model, anchors, measured(anchors, 41) * 1.2)
+    assert same.factor == pytest.approx(1.2, rel=0.1)
+    assert same.drifted
+    assert not same.foreign
+    other = Roofline(launch_s=1e-4, s_per_flop=1 / 2e12, s_per_byte=1 / 100e9).seconds(anchors)
+    assert session_factor(model, anchors, other).foreign
+    with pytest.raises(BadInput, match="three anchors"):
+        session_factor(model, anchors.take(slice(2)), other[:2])
+
+
+def test_medoids_hold_both_ends_and_no_shape_twice() -> None:
+    kernels = products(500, 50)
+    rows = choose_medoids(kernels.dims, kernels.bytes, 40)
+    assert len(set(rows.tolist())) == 40
+    assert {int(kernels.bytes.argmin()), int(kernels.bytes.argmax())} <= set(rows.tolist())
+    assert np.array_equal(rows, choose_medoids(kernels.dims, kernels.bytes, 40))
+    with pytest.raises(OutOfRange, match="501"):
+        choose_medoids(kernels.dims, kernels.bytes, 501)
+
+
+def test_medoids_lie_closer_to_what_is_asked_than_random_shapes() -> None:
+    points = np.random.default_rng(0).normal(size=(600, 3))
+    rows = choose_medoids(points, np.exp(points[:, 0]), 30)
+    distances = [
+        np.min(np.linalg.norm(points[:, None] - points[chosen], axis=2), axis=1).mean()
+        for chosen in (rows, np.arange(30))
+    ]
+    assert distances[0] < distances[1]
+
+
+def test_the_plain_fit_is_three_constants() -> None:
+    kernels = products(50, 60)
+    assert fit_plain(kernels, 1e-5 + 1e-12 * kernels.flop).coefficients == pytest.approx((1e-5, 1e-12, 0.0), abs=1e-18)
+
+
+def test_the_conformal_quantile_of_too_few_is_the_largest() -> None:
+    assert conformal_quantile(np.array([1.0, 2.0, 5.0]), 0.9) == 5.0
+
+
+def test_a_stored_model_is_priced_without_the_libraries_that_fit_it() -> None:
+    code = (
+        "import sys, calibration.kernel_model, calibration.call_quantities, calibration.anchors, calibration.medoids; "
+        "print([name for name in ('scipy', 'sklearn') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
