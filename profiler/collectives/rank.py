@@ -75,10 +75,12 @@ def _guest(place: RankPlace) -> RankPlace:
 
 def _give_up(error: RuntimeError, store: Any, watch: Watch) -> None:
     """Wait whether the watch finds out which rank is to blame (it then ends this process); else blame the call."""
-    time.sleep(watch.silence_s + _MORE_S)
     first_line = str(error).strip().partition("\n")[0]
-    if time.monotonic() - watch.last_contact_s > watch.silence_s:
-        raise RankLost(f"rank 0, whose node holds the store of all ranks, does not answer ({first_line})")
+    for pause_s in (0.0, watch.silence_s + _MORE_S):
+        time.sleep(pause_s)
+        if time.monotonic() - watch.last_contact_s > watch.silence_s:
+            # Nothing more can be said to the others, who notice it themselves.
+            raise RankLost(f"the store of all ranks, held on the node of rank 0, does not answer ({first_line})")
     cause = f"rank {watch.place.rank} cannot go on: {first_line}"
     tell(store, cause)
     raise RankLost(cause)

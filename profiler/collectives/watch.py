@@ -23,6 +23,7 @@ START_S = 50.0
 FAILED = "failed"
 _DONE = "done"
 _STORE_WAIT_S = 30.0
+_JOIN_S = 5.0
 
 
 def connect(place: RankPlace) -> Any:
@@ -73,11 +74,13 @@ class Watch:
 
     def start(self) -> None:
         """Begin to give and to look for signs."""
-        threading.Thread(target=self._run, name="signs of life", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+        self._thread.start()
 
     def end(self) -> None:
-        """No more signs are due: this rank has finished."""
+        """No more signs are due: this rank has finished, and has said so."""
         self._ended.set()
+        self._thread.join(timeout=_JOIN_S)
 
     def _run(self) -> None:
         beats, seen, since_s, begun_s = 0, b"", time.monotonic(), time.monotonic()
