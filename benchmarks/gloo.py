@@ -33,6 +33,9 @@ GRADIENT_BYTES = 4 * 25_557_032
 """ResNet-50 has 25,557,032 parameters (torchvision, resnet50); one fp32 number each."""
 
 WORLDS = (2, 4)
+ROUNDS = 3
+"""Visits of each size in one run."""
+
 MIDDLE_BYTES, LARGE_BYTES = 1 << 24, 1 << 28
 
 
@@ -44,8 +47,9 @@ def runs(folder: Path, ranks: int, budget_s: float, repeat: int) -> Iterable[Col
         budget_s=budget_s,
         ranks=ranks,
         largest_bytes=MIDDLE_BYTES,
-        rounds=repeat,
-        rule=StoppingRule(target=0.05, max_samples=12, max_s=0.25),
+        rounds=ROUNDS * repeat,
+        # On a machine that others use, many short visits minutes apart say more than a few long ones.
+        rule=StoppingRule(target=0.05, max_samples=6, max_s=0.06),
         seed=repeat,
         resume=True,
     )
