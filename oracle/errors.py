@@ -8,6 +8,7 @@ StepgaugeError            the base: the command line prints its text on one line
 |- MissingDependency      an optional library that this command needs is not installed
 |- NoDevice               the device that was asked for is not in this machine or cannot be used
 |- OutOfMemory            what was asked does not fit into the device's memory
+|- RankLost               a process that measures with others died, hangs or cannot go on
 `- StoreError             the database cannot be opened, read or written
 """
 
@@ -60,6 +61,10 @@ class NoDevice(StepgaugeError):
 
 class OutOfMemory(StepgaugeError):
     """What was asked does not fit into the device's memory."""
+
+
+class RankLost(StepgaugeError):
+    """A process that measures with others died, hangs or cannot go on; the text names it and says why."""
 
 
 class StoreError(StepgaugeError):
