@@ -75,11 +75,10 @@ def tera(value: float) -> float:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
-    for scale, unit in steps:
-        if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}"
-    scale, unit = steps[-1]
-    return f"{value / scale:.3g} {unit}"
+    scale, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    scaled = value / scale
+    # Three digits, but no exponent where the next unit is a little further off (1,023 MiB).
+    return f"{scaled:.0f} {unit}" if 999.5 <= abs(scaled) < 1e6 else f"{scaled:.3g} {unit}"
 
 
 _DECIMAL = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
@@ -100,8 +99,8 @@ def format_seconds(seconds: float) -> str:
 def format_bytes(size: float) -> str:
     """Write a number of bytes, in powers of two, with three significant digits.
 
-    >>> format_bytes(3 * 2**30)
-    '3 GiB'
+    >>> format_bytes(3 * 2**30), format_bytes(1020 * 2**20)
+    ('3 GiB', '1020 MiB')
     """
     steps = [(1024.0**i, f"{p}iB") for i, p in reversed(list(enumerate("KMGTP", start=1)))]
     return _scaled(size, [*steps, (1.0, "B")])
