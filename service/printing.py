@@ -47,6 +47,7 @@ def print_calibrated(result: CalibrateResult) -> None:
         f"measured {len(result.calibration.shapes)} shapes in {format_seconds(result.elapsed_s)}; "
         f"stored as '{escape(result.calibration.name)}' in {escape(result.store)}",
         highlight=False,
+        soft_wrap=True,
     )
     cases, missed = result.run.measured + len(result.run.unmeasured), len(result.run.unmeasured)
     late = f"{missed} of {cases} cases were not measured: a longer --budget, or a quieter machine"
@@ -57,7 +58,11 @@ def print_catalogue(catalogue: Catalogue) -> None:
     """The calibrations of a store, one a line."""
     console = Console()
     if not catalogue.calibrations and not catalogue.networks:
-        console.print(f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'", highlight=False)
+        console.print(
+            f"no calibration in {escape(catalogue.location)} yet; run 'stepgauge calibrate'",
+            highlight=False,
+            soft_wrap=True,
+        )
         return
     table = _table("", "name", "device", "created", ">constants", ">shapes", ">held-out error (median)")
     for item in catalogue.calibrations:
@@ -87,11 +92,12 @@ def print_calibration(shown: ShownCalibration) -> None:
     console.print(f"[bold]{escape(calibration.name)}[/]: {escape(calibration.device)}, {calibration.created_at}")
     _print_constants(console, calibration)
     identity = ", ".join(f"{key} {value}" for key, value in sorted(calibration.environment.items()))
-    console.print(f"[dim]{escape(identity)}[/]", highlight=False)
+    console.print(f"[dim]{escape(identity)}[/]", highlight=False, soft_wrap=True)
     console.print(
         f"{len(calibration.shapes)} shapes are looked up; all kernels together are uncertain by "
         f"{calibration.common_sd:.0%} (drift of the machine, and what a step does beside its kernels)",
         highlight=False,
+        soft_wrap=True,
     )
     _notes(console, shown.notes)
 
@@ -108,6 +114,7 @@ def _print_constants(console: Console, calibration: Calibration) -> None:
         f"[dim]{escape(', '.join(sorted(executions)))}; 80 % intervals in brackets; "
         "a dash: the measurements do not identify it[/]",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -253,7 +260,7 @@ def print_compared(result: CompareResult) -> None:
         _show(console, steps)
     for name, only in ((first, result.only_first), (second, result.only_second)):
         if only:
-            console.print(f"only in {name}: {', '.join(only)}", highlight=False)
+            console.print(f"only in {name}: {', '.join(only)}", highlight=False, soft_wrap=True)
     _notes(console, result.notes)
 
 
