@@ -8,7 +8,7 @@ from calibration.quantities import Processor
 from oracle.errors import BadInput
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
-from oracle.layers import LAYERS, Attention, Elementwise, Embedding, Linear, Loss, Norm
+from oracle.layers import LAYERS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
 
@@ -23,6 +23,7 @@ EXAMPLES: tuple[Layer, ...] = (
     Pool.of("max", (64, 28, 28), 3, stride=2, padding=1),
     Elementwise("relu", (64, 28, 28)),
     Elementwise("softmax", (12, 128, 128)),
+    Concat((32, 16), (28, 28)),
     Embedding(30000, 768, 128),
     Attention(12, 128, 128, 64),
     Loss("cross_entropy", (1000,)),

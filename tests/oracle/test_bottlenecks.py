@@ -30,7 +30,7 @@ from oracle.windows import Conv, Pool
 
 SLOW = Cluster.of_link("any", Link(1e-6, 1e9))
 LATE = Cluster.of_link("any", Link(1e-3, 1e15))
-FREE = Cluster.of_link("any", Link(0.0, 1e30))
+FREE = Cluster.of_link("any", Link(0.0, 1e18))
 NODES = Cluster(
     "nodes", "any", (Tier("node", Link(1e-6, 1e10), 4), Tier("all", Link(1e-5, 1e8), 64, oversubscription=2.0))
 )

@@ -257,7 +257,7 @@ def test_it_fits_where_the_device_is_large_enough() -> None:
     assert Memory(needs, None).risk is None
     assert Memory(needs, 1000.0).fits
     assert Memory(needs, 1000.0).refusal is None
-    assert Memory(needs, 999.0).refusal == "does not fit: a device needs 1e+03 B and has 999 B (600 B are weights)"
+    assert Memory(needs, 999.0).refusal == "does not fit: a device needs 1000 B and has 999 B (600 B are weights)"
 
 
 def test_the_risk_is_that_of_a_normal_logarithm() -> None:
