@@ -101,8 +101,9 @@ def measured_shape(call: LayerCall, execution: str, taken: Sequence[Measurement]
 
 STEP_SD = 0.1
 """What a step does beside its kernels, or to them, as a spread of ln(seconds): caches that other layers have emptied,
-pages that the allocator faults in again, copies of gradients. On a server CPU eight interleaved sums of kernels lay
-between 16 % below and 4 % above the real steps of AlexNet and ResNet-50, with a root mean square of 11 %."""
+pages that the allocator faults in again, copies of gradients. On a server CPU four sums of kernels, each taken between
+two runs of the steps, lay between 16 % below and 2 % above the steps of AlexNet and ResNet-50, 12 % as a root mean
+square, some of which is the machine's own drift."""
 
 
 def common_sd(found: Visits) -> float:
