@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 
 import numpy as np
 
@@ -175,7 +175,8 @@ class Autograd:
         """What the layers of stages hold, per sample of the first of them."""
         execution, parts = plan.job.execution, plan.stages[stages.start : stages.stop]
         layers = Same(tuple(chain.from_iterable(stage.nodes for stage in parts)))
-        scales = tuple((len(stage.nodes), stage.samples / parts[0].samples) for stage in parts)
+        ratios = groupby(parts, key=lambda stage: stage.samples / parts[0].samples)
+        scales = tuple((sum(len(stage.nodes) for stage in own), ratio) for ratio, own in ratios)
         mask_bytes = 1 if self.overheads.fused_dropout else execution.item_bytes
         widths = (execution.item_bytes, execution.parameter_bytes, mask_bytes)
         # A stage of a pipeline has its share of the segments.
