@@ -3,9 +3,10 @@
 A limit (L) is inherent to the strategy, a bottleneck (B) comes from the framework or the system. The phases are those
 of ParaDL: FB forward and backward, GE gradient exchange, WU weight update. Each finding has its share (of the step, or
 of what a device holds), says in words why it is so large, and names changes that the same engine was asked to compute:
-a remedy is a projection, not advice from experience. Remedies that would not fit, or that leave the share as it is, are
-not named. ParaDL's table is extended by two lines that its measurements could not show: the part of kernels that does
-not shrink with the batch, and the waiting of a synchronous step for its slowest device.
+a remedy is a projection, not advice from experience. Remedies that would not fit, that leave the share as it is, or
+that lower a share of the step by making the step longer, are not named. ParaDL's table is extended by two lines that
+its measurements could not show: the part of kernels that does not shrink with the batch, and the waiting of a
+synchronous step for its slowest device.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oracle.case import Case
-from oracle.detectors import DETECTORS, Detector
+from oracle.detectors import DETECTORS, THE_STEP, Detector
 
 REMEDIES = 2
 """How many remedies are named at most, those with the most samples/s first."""
@@ -75,7 +76,7 @@ def find_bottlenecks(case: Case) -> tuple[Bottleneck, ...]:
     """
     found = [_found(detector, case) for detector in DETECTORS]
     shares = [item for item in found if item is not None]
-    return (*sorted(shares, key=lambda item: (item.of != "the step", -item.share)), *_scaling(case))
+    return (*sorted(shares, key=lambda item: (item.of != THE_STEP, -item.share)), *_scaling(case))
 
 
 def _found(detector: Detector, case: Case) -> Bottleneck | None:
@@ -94,9 +95,9 @@ def _remedies(detector: Detector, case: Case, share: float) -> tuple[Remedy, ...
         if changed is None or changed[1].projection.reason:
             continue
         text, other = changed
-        after = detector.share(other)
-        if after < 0.95 * share:
-            found[text] = Remedy(text, after, other.samples_per_s() / case.samples_per_s())
+        after, speedup = detector.share(other), other.samples_per_s() / case.samples_per_s()
+        if after < 0.95 * share and (speedup > 1 or detector.of != THE_STEP):
+            found[text] = Remedy(text, after, speedup)
     best = sorted(found.values(), key=lambda item: -item.speedup)
     return tuple(best[:REMEDIES])
 
@@ -106,4 +107,4 @@ def _scaling(case: Case) -> tuple[Bottleneck, ...]:
     if case.job.devices == 1 or 2 * case.job.devices <= limit.max_devices:
         return ()
     why = f"{limit.max_devices} devices are the most, because {limit.reason}"
-    return (Bottleneck("number of devices", "scaling", "L", "all", 0.0, "the step", why),)
+    return (Bottleneck("number of devices", "scaling", "L", "all", 0.0, THE_STEP, why),)

@@ -25,6 +25,9 @@ from oracle.whatif import WhatIf
 SMALLEST = 0.02
 """What takes less than this share is no bottleneck."""
 
+THE_STEP = "the step"
+"""What the shares of limits and bottlenecks of time are of."""
+
 _STATES = (MemoryKind.WEIGHTS, MemoryKind.GRADIENTS, MemoryKind.OPTIMIZER)
 _TENSORS = (MemoryKind.ACTIVATIONS, MemoryKind.TRANSIENT, MemoryKind.INPUT)
 _EXCHANGED = (StepPart.GRADIENT_EXCHANGE, StepPart.UPDATE)
@@ -50,7 +53,7 @@ class Detector:
     share: Callable[[Case], float]
     why: Callable[[Case], str]
     changes: tuple[WhatIf, ...]
-    of: str = "the step"
+    of: str = THE_STEP
     smallest: float = SMALLEST
 
 
@@ -94,14 +97,15 @@ def _why_moves(parts: Iterable[StepPart], *, neighbours: bool | None = None) -> 
         count = sum(move.count for move in moves)
         sent_bytes = sum(move.count * move.exchange.transfer.bytes for move in moves)
         transfer = largest.exchange.transfer
-        tier = case.job.cluster.tiers[transfer.tier].name
+        tiers = case.job.cluster.tiers
+        where = f" ('{tiers[transfer.tier].name}' links)" if len(tiers) > 1 else ""
         bound = f"latency-bound ({latency:.0%} is startup)" if latency > 0.5 else "bandwidth-bound"
         sent = format_bytes(sent_bytes)
         what = f"{transfer.collective} of {sent}"
         if count > 1:
             what = f"{count} transfers, mostly {transfer.collective}, {sent} together"
         hidden = f", {case.projection.hidden.middle / case.step_s:.0%} more is hidden" if _hides(case) else ""
-        return f"{bound}: {what} over {transfer.group} devices ('{tier}' links){hidden}"
+        return f"{bound}: {what} over {transfer.group} devices{where}{hidden}"
 
     return why
 
@@ -244,7 +248,9 @@ def _why_capacity(case: Case) -> str:
     memory = case.projection.memory
     if memory is None or memory.capacity_bytes is None:
         return ""
-    return f"{format_bytes(memory.total_bytes)}: with a probability of {memory.risk:.0%} it does not fit after all"
+    if memory.fits:
+        return f"{format_bytes(memory.total_bytes)}: with a probability of {memory.risk:.0%} it does not fit after all"
+    return f"{format_bytes(memory.total_bytes)} do not fit"
 
 
 DETECTORS = (

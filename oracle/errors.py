@@ -35,12 +35,15 @@ class UnknownName(BadInput):
 
     >>> print(UnknownName("strategy", "dta", ["serial", "data"]))
     unknown strategy 'dta'; did you mean 'data'? known: serial, data
+    >>> str(UnknownName("strategy", "DATA", ["data"])).partition(" known")[0]
+    "unknown strategy 'DATA'; did you mean 'data'?"
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         known = list(known)
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f" did you mean '{close[0]}'?" if close else ""
+        plain = {item.casefold(): item for item in known}
+        close = difflib.get_close_matches(name.casefold(), plain, n=1)
+        hint = f" did you mean '{plain[close[0]]}'?" if close else ""
         super().__init__(f"unknown {what} '{name}';{hint} known: {', '.join(known) or 'none'}")
 
 

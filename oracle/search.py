@@ -106,9 +106,13 @@ class Ranking:
 def rank(predictor: Predictor, job: Job, names: Sequence[str] = tuple(STRATEGIES)) -> Ranking:
     """Price all variants of some strategies for a job and rank them.
 
+    On one device all strategies are serial training, which then stands for those that are asked for with it.
+
     Raises:
         NotCalibrated: a timer knows nothing of something that every one of them asks.
     """
+    if job.devices == 1 and "serial" in names:
+        names = ("serial",)
     asked = [(name, how) for name in names for how in variants(job, STRATEGIES[name])]
     projections = predictor.project_known((job, how) for _, how in asked)
     found: dict[str, list[Option]] = {name: [] for name in names}

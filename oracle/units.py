@@ -106,6 +106,16 @@ def format_bytes(size: float) -> str:
     return _scaled(size, [*steps, (1.0, "B")])
 
 
+def format_number(value: float) -> str:
+    """Write a number with four significant digits and, from a thousand on, commas instead of an exponent.
+
+    >>> format_number(20437.2), format_number(2.1333), format_number(3.577e-7)
+    ('20,440', '2.133', '3.577e-07')
+    """
+    short = f"{value:.4g}"
+    return f"{float(short):,.0f}" if 1e3 <= abs(value) < 1e12 else short
+
+
 def format_rate(value: float, unit: str) -> str:
     """Write a rate with a decimal prefix: `format_rate(2.5e12, "FLOP/s")`.
 

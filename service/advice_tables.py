@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from oracle.breakdown import rates_of
-from oracle.units import format_bytes, format_energy, format_rate, format_seconds
+from oracle.units import format_bytes, format_energy, format_number, format_rate, format_seconds
 from service.tables import interval, print_notes, show_table, table
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def print_scaled(result: ScaleResult) -> None:
         *("", "strategy", ">devices", ">batch", ">step", ">80 % interval", ">samples/s", ">efficiency", ">epoch"),
         *(">communication", ">memory"),
     )
-    reasons: dict[str, tuple[str, list[int]]] = {}
+    left_out: list[Row] = []
     first: dict[str, float] = {}
     for row in result.rows:
         step, job = row.projection.step, row.projection.job
         if step is None or row.projection.reason:
-            reasons.setdefault(row.label, (row.projection.reason, []))[1].append(job.devices)
+            left_out.append(row)
             continue
         per_device = job.global_batch / step.middle / job.devices
         efficiency = per_device / first.setdefault(row.label, per_device)
@@ -68,12 +68,22 @@ def print_scaled(result: ScaleResult) -> None:
     if rows.row_count:
         show_table(out, rows)
         out.print("[dim]efficiency: samples/s of one device over those at the fewest devices listed[/]")
-    for label, (reason, counts) in reasons.items():
-        devices = ", ".join(map(str, counts))
-        out.print(
-            f"[red]cannot be used:[/] {escape(label)} at {devices}: {escape(reason)}", highlight=False, soft_wrap=True
-        )
+    for text in _reasons(left_out):
+        out.print(f"[red]cannot be used:[/] {escape(text)}", highlight=False, soft_wrap=True)
     _print_provenance(out, result)
+
+
+def _reasons(rows: Iterable[Row]) -> Iterator[str]:
+    """Why rows cannot be used: a line for each strategy that lacks memory, with the devices that lack least."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.label, "" if row.projection.memory else row.projection.reason.partition(", not ")[0]].append(row)
+    for (label, _), own in groups.items():
+        counts = [row.projection.job.devices for row in own]
+        sizes = [row.projection.memory.total_bytes if row.projection.memory else 0.0 for row in own]
+        least = own[sizes.index(min(sizes))].projection
+        where = f"; so it is at {least.job.devices}, which needs least" if least.memory and len(own) > 1 else ""
+        yield f"{label} at {', '.join(map(str, counts))}: {least.reason}{where}"
 
 
 def print_explained(result: ExplainResult) -> None:
@@ -88,7 +98,9 @@ def print_explained(result: ExplainResult) -> None:
         out.print(f"[red]cannot be done:[/] {escape(projection.reason)}", highlight=False, soft_wrap=True)
     share = f"{format_seconds(step.middle)} ({interval(step)})"
     out.print(
-        f"step {share}, {projection.job.global_batch / step.middle:.4g} samples/s", highlight=False, soft_wrap=True
+        f"step {share}, {format_number(projection.job.global_batch / step.middle)} samples/s",
+        highlight=False,
+        soft_wrap=True,
     )
     _print_figures(out, result.row)
     _print_bottlenecks(out, "What holds it", result.bottlenecks)
@@ -156,7 +168,7 @@ def _step(row: Row) -> tuple[str, str, str]:
     if step is None:
         return "-", "-", "-"
     rate = row.projection.job.global_batch / step.middle
-    return format_seconds(step.middle), interval(step), f"{rate:.4g}"
+    return format_seconds(step.middle), interval(step), format_number(rate)
 
 
 def _seconds(seconds: float) -> str:
@@ -183,14 +195,15 @@ def _print_figures(out: Console, row: Row) -> None:
     if figures.training_s is not None and figures.device_hours is not None:
         said += [
             f"training {format_seconds(figures.training_s.middle)}",
-            f"{figures.device_hours.middle:.4g} device-hours",
+            f"{format_number(figures.device_hours.middle)} device-hours",
         ]
     if figures.mfu is not None:
-        said.append(f"MFU {figures.mfu.middle:.0%}")
+        too_much = " (above 100 %: --peak is too small)" if figures.mfu.middle > 1 else ""
+        said.append(f"MFU {figures.mfu.middle:.0%}{too_much}")
     if figures.energy_j is not None:
         said.append(format_energy(figures.energy_j.middle))
     if figures.cost is not None:
-        said.append(f"cost {figures.cost.middle:.4g}")
+        said.append(f"cost {format_number(figures.cost.middle)}")
     if said:
         out.print(f"{escape(row.label)}: {', '.join(said)}", highlight=False, soft_wrap=True)
 
@@ -201,7 +214,7 @@ def _print_bottlenecks(out: Console, title: str, found: Sequence[Bottleneck]) ->
     for item in found:
         out.print(f" [cyan]{item.kind} {item.phase:6}[/] {escape(item.text)}", highlight=False, soft_wrap=True)
     if not found:
-        out.print(" nothing of ParaDL's limits and bottlenecks: kernels take the step")
+        out.print(" no limit or bottleneck: all devices compute nearly all of the time")
 
 
 def _parts(row: Row) -> Table:

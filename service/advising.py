@@ -152,7 +152,7 @@ def scale(store: Store, request: PlanRequest) -> ScaleResult:
         UnknownName: no such strategy or choice.
     """
     asked = _look_up(store, request)
-    hows = [parse_strategy(text) for text in request.strategies] or list(STRATEGIES.values())
+    hows = list(dict.fromkeys(parse_strategy(text) for text in request.strategies)) or list(STRATEGIES.values())
     points = [(job, how) for how in hows for job in asked.jobs]
     rows = [
         Row(write_strategy(how), projection, figures_of(projection, request.rates))
@@ -188,7 +188,7 @@ def _names(request: PlanRequest) -> tuple[str, ...]:
     for text in request.strategies:
         if "," in text:
             raise BadInput(f"advise chooses for itself: write '{text.partition(',')[0]}' instead of '{text}'")
-    return tuple(parse_strategy(text).name for text in request.strategies) or tuple(STRATEGIES)
+    return tuple(dict.fromkeys(parse_strategy(text).name for text in request.strategies)) or tuple(STRATEGIES)
 
 
 def _look_up(store: Store, request: PlanRequest) -> _Asked:

@@ -12,6 +12,12 @@ from oracle.projection import Projection
 
 SECONDS_PER_HOUR = 3600.0
 
+MOST = 10**9
+"""Epochs, watts and prices above which a number is a slip."""
+
+MOST_FLOP_PER_S = 1e21
+"""A thousand million times a TFLOP/s: no device."""
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -30,15 +36,17 @@ class Rates:
     peak_flop_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise OutOfRange(f"--epochs must be at least 1, not {self.epochs}")
-        for what, value in (
-            ("--power", self.power_w),
-            ("--price", self.price_per_device_hour),
-            ("--peak", self.peak_flop_per_s),
+        if not 1 <= self.epochs <= MOST:
+            bound = "at least 1" if self.epochs < 1 else f"at most {MOST:.0e}"
+            raise OutOfRange(f"--epochs must be {bound}, not {self.epochs}")
+        for what, value, most in (
+            ("--power", self.power_w, MOST),
+            ("--price", self.price_per_device_hour, MOST),
+            ("--peak (in FLOP/s)", self.peak_flop_per_s, MOST_FLOP_PER_S),
         ):
-            if value is not None and not 0 < value < float("inf"):
-                raise OutOfRange(f"{what} must be more than zero, not {value}")
+            if value is not None and not 0 < value <= most:
+                bound = f"at most {most:.0e}" if value > most else "more than zero"
+                raise OutOfRange(f"{what} must be {bound}, not {value:g}")
 
 
 @dataclass(frozen=True, eq=False)

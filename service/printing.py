@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from oracle.layer import Phase
-from oracle.units import format_bytes, format_rate, format_seconds
+from oracle.units import format_bytes, format_number, format_rate, format_seconds
 from service import network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
 from service.tables import interval as _interval
@@ -192,7 +192,7 @@ def _prediction_cells(projection: Projection) -> list[str]:
         str(job.global_batch),
         format_seconds(step.middle),
         _interval(step),
-        f"{rate.middle:.4g}",
+        format_number(rate.middle),
         "-" if epoch is None else format_seconds(epoch.middle),
         f"{projection.communication_total.middle / step.middle:.0%}",
         "-" if memory is None else format_bytes(memory.total_bytes) + (" (too much)" if memory.fits is False else ""),

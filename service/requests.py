@@ -188,7 +188,7 @@ def parse_devices(text: str) -> tuple[int, ...]:
     """
     parts = text.split(",")
     try:
-        return tuple(chain.from_iterable(_doubling(*map(int, part.split("..", 1))) for part in parts))
+        return tuple(dict.fromkeys(chain.from_iterable(_doubling(*map(int, p.split("..", 1))) for p in parts)))
     except ValueError:
         raise BadInput(
             f"--devices takes whole numbers between commas, such as 1,2,4, or 1..1024, not '{text}'"

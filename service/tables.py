@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 def show_table(console: Console, shown: Table) -> None:
     """Print a table as wide as it is: a terminal that is narrower wraps its lines, and no column is cut."""
+    if shown.title:  # which a table that is narrower than its title would wrap
+        console.print(shown.title, style="bold", highlight=False, soft_wrap=True)
+        shown.title = None
     needed = console.measure(shown, options=console.options.update(max_width=1000)).maximum
     Console(width=max(needed, console.width)).print(shown)
 
 
 def table(title: str, *columns: str) -> Table:
     """A table whose columns are right-aligned where the name starts with `>`."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    made = Table(title=title, header_style="bold", box=None, pad_edge=False)
     for column in columns:
         right = column.startswith(">")
         made.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)

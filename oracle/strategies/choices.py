@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
-from oracle.errors import BadInput, UnknownName
+from oracle.errors import BadInput, OutOfRange, UnknownName
 from oracle.plan import Strategy
 from oracle.strategies import strategy
 from oracle.strategies.channel import Channel
@@ -33,9 +33,15 @@ class _Choice:
     write: Callable[[Any], str] = str
 
 
+_DIGITS = 9
+"""A number of segments, passes or devices with more digits is a slip."""
+
+
 def _whole(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
+    if not (text.isascii() and text.isdecimal()):
         raise BadInput(f"'{text}' is not a whole number")
+    if len(text) > _DIGITS:
+        raise OutOfRange(f"{text[:40]} is more than {10**_DIGITS - 1:,}")
     return int(text)
 
 
@@ -101,7 +107,7 @@ def parse_strategy(text: str) -> Strategy:
     'data+spatial,group=4,buckets=25MiB,grid=2x2'
     """
     name, *choices = text.split(",")
-    found = strategy(name)
+    found, read = strategy(name), set[str]()
     for choice in choices:
         key, equals, value = choice.partition("=")
         known = _known(found)
@@ -109,8 +115,13 @@ def parse_strategy(text: str) -> Strategy:
             raise UnknownName(f"choice of {name}", key, known)
         if not equals or not value:
             raise BadInput(f"the choice '{key}' of {name} needs a value, such as {key}=...")
+        if key in read:
+            raise BadInput(f"the choice '{key}' of {name} is made twice")
+        read.add(key)
         try:
             found = _with(found, key, value)
+        except UnknownName:
+            raise
         except BadInput as error:
             raise BadInput(f"{key} of {name}: {error}") from None
     return found

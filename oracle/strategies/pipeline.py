@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from oracle.cuts import balanced_cuts
-from oracle.errors import BadInput, UnknownName
+from oracle.errors import BadInput, OutOfRange, UnknownName
 from oracle.estimate import Ints
 from oracle.groups import hop
 from oracle.plan import PIPELINES, Exchange, Job, Limit, Microbatched, Place, Plan, Shares, StepPart, stage_of
@@ -41,6 +41,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         if self.kind not in PIPELINES:
             raise UnknownName("pipeline schedule", self.kind, PIPELINES)
+        if self.segments is not None and self.segments < 1:
+            raise OutOfRange(f"a pipeline has at least one segment, not {self.segments}")
 
     def limit(self, job: Job) -> Limit:
         """Every stage needs a layer, and every segment a sample."""
@@ -49,7 +51,8 @@ class Pipeline:
         if self.segments is not None and self.segments > job.global_batch:
             refused = f"a batch of {job.global_batch} cannot be cut into {self.segments} segments"
         if self.cuts is not None and job.devices not in (1, len(self.cuts) + 1):
-            refused = f"its {len(self.cuts)} cuts make {len(self.cuts) + 1} stages"
+            made = "cut makes" if len(self.cuts) == 1 else "cuts make"
+            refused = f"its {len(self.cuts)} {made} {len(self.cuts) + 1} stages"
         return Limit(layers, f"it has {layers} layers", refused if job.devices > 1 else "")
 
     def plan(self, job: Job) -> Plan:

@@ -46,7 +46,7 @@ class Spatial:
 
     def __post_init__(self) -> None:
         if self.grid is not None and not (self.grid and min(self.grid) >= 1):
-            raise OutOfRange(f"a grid has one or more devices along each axis, not {self.grid}")
+            raise OutOfRange(f"a grid has one or more devices along each axis, not {'x'.join(map(str, self.grid))}")
 
     def limit(self, job: Job) -> Limit:
         """Every device needs a row of the layers that are split (by default: of the first layer)."""

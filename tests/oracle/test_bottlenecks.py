@@ -58,6 +58,23 @@ def found(what: Case) -> dict[str, Bottleneck]:
     return {item.name: item for item in find_bottlenecks(what)}
 
 
+def test_what_does_not_fit_is_not_called_a_risk() -> None:
+    little, enough = (found(case(Data(), replace(SLOW, memory_bytes=size))) for size in (1e6, 4e6))
+    assert little["capacity"].why.endswith("do not fit")
+    assert "capacity" not in enough
+
+
+def test_no_remedy_of_a_slow_step_makes_it_slower() -> None:
+    for strategy in (Data(), Filter(), Spatial(), Pipeline(), Hybrid(Data(), Filter(), 2)):
+        for finding in find_bottlenecks(case(strategy, NODES)):
+            assert all(remedy.speedup > 1 for remedy in finding.remedies if finding.of == "the step")
+
+
+def test_a_tier_is_named_where_there_are_several() -> None:
+    assert "over 4 devices ('node' links)" in found(case(Data(), NODES))["gradient exchange"].why
+    assert found(case(Data(), SLOW))["gradient exchange"].why.endswith("over 4 devices")
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [

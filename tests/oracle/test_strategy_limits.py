@@ -90,7 +90,7 @@ def test_grouped_convolutions_split_by_groups_and_refuse_channels_by_name() -> N
     [
         (Spatial(grid=(2, 2)), 3, "spatial parallelism cannot use 3 devices for net (a grid of 2x2 has 4)"),
         (Spatial(grid=(2, 32)), 64, "can use 1 device for net, not 64 (conv1 is too small for a grid of 2x32)"),
-        (Pipeline(cuts=("bn",)), 3, "pipeline parallelism cannot use 3 devices for net (its 1 cuts make 2 stages)"),
+        (Pipeline(cuts=("bn",)), 3, "pipeline parallelism cannot use 3 devices for net (its 1 cut makes 2 stages)"),
         (Pipeline(segments=9), 2, "cannot use 2 devices for net (a batch of 8 cannot be cut into 9 segments)"),
         (Hybrid(Data(), Filter(), 3), 4, "cannot use 4 devices for net (they are no multiple of its group of 3)"),
         (Hybrid(Data(), Spatial(grid=(2, 2)), 2), 2, "data+spatial parallelism can use 1 device for net, not 2"),

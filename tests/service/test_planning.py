@@ -148,6 +148,34 @@ def test_the_reference_cluster_is_read(stepgauge: Stepgauge, store: Path) -> Non
     assert explained["projection"]["memory"]["capacity_bytes"] == 16 * 2**30
 
 
+def test_on_one_device_there_is_one_strategy(stepgauge: Stepgauge, store: Path) -> None:
+    advice = read(stepgauge("advise", "resnet50", "--batch", 8, "--json", "--db", store))
+    assert [row["label"] for row in advice["ranked"]] == ["serial"]
+    assert advice["refused"] == []
+
+
+def test_what_is_asked_twice_is_answered_once(stepgauge: Stepgauge, store: Path) -> None:
+    twice = ("--devices", "1,2,1..2", "--strategy", "data", "--strategy", "data", "--link", "9us,1GB/s")
+    rows = read(stepgauge("scale", "resnet50", "--batch", 8, *twice, "--json", "--db", store))["rows"]
+    assert [row["projection"]["devices"] for row in rows] == [1, 2]
+
+
+def test_scaling_says_once_why_a_strategy_cannot_be_used(stepgauge: Stepgauge, store: Path) -> None:
+    asked = ("vgg16", "--batch", 64, "--devices", "1,2,4,100,128", "--memory", "1GiB", "--link", "9us,1GB/s")
+    lines = stepgauge("scale", *asked, "--strategy", "filter", "--db", store).out.splitlines()
+    short, many = (line for line in lines if line.startswith("cannot be used"))
+    assert "filter at 1, 2, 4: does not fit" in short
+    assert short.endswith("so it is at 4, which needs least")
+    assert "filter at 100, 128: filter parallelism can use 1 to 64 devices for vgg16, not 100" in many
+
+
+def test_numbers_are_read_without_exponents(stepgauge: Stepgauge, store: Path) -> None:
+    ran = stepgauge("explain", *ON_FOUR, "--epochs", 90, "--price", 25, "--peak", 1e-6, "--db", store)
+    assert re.search(
+        r"[1-9],\d{3} device-hours, MFU \d+% \(above 100 %: --peak is too small\).*cost \d+,\d{3}", ran.out
+    )
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
 @pytest.mark.parametrize("command", ["advise", "scale", "explain"])
 def test_a_picture_is_drawn_or_its_library_named(
@@ -171,6 +199,8 @@ def test_a_picture_is_drawn_or_its_library_named(
         (("advise", *ON_FOUR, "--epochs", 0), "--epochs must be at least 1, not 0"),
         (("advise", *ON_FOUR, "--power", "nan"), "--power must be more than zero, not nan"),
         (("advise", *ON_FOUR, "--price", -1), "--price must be more than zero"),
+        (("explain", *ON_FOUR, "--price", "1e308"), "--price must be at most 1e+09, not 1e+308"),
+        (("explain", *ON_FOUR, "--epochs", 10**23), "--epochs must be at most 1e+09"),
         (("advise", *ON_FOUR, "--memory", "0GiB"), "--memory must be more than zero"),
         (("advise", *ON_FOUR, "--memory", "lots"), "'lots' is not a size"),
         (("advise", *ON_FOUR, "--plot", "front.jpg"), ".png, .svg, .html"),
