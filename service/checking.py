@@ -1,27 +1,30 @@
-"""Say what of this machine would spoil a calibration, and what is missing."""
+"""Say what of this machine would spoil a calibration, and what is missing; refuse to calibrate there, or label it."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from db.location import default_url
 from db.store import Store
-from oracle.errors import StepgaugeError
-from profiler.checks import Finding, check_machine
+from oracle.constants import Calibration
+from oracle.errors import BadInput, StepgaugeError
+from profiler.checks import check_machine
+from profiler.findings import Finding
 
 
 @dataclass(frozen=True)
 class Report:
-    """Findings, from good to bad."""
+    """What was found."""
 
     findings: tuple[Finding, ...]
 
     @property
     def usable(self) -> bool:
         """Whether nothing stands in the way of a calibration."""
-        return all(finding.level != "fail" for finding in self.findings)
+        return all(finding.level not in ("refuse", "fail") for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -31,6 +34,41 @@ class Report:
 def examine(device: str, db: str | None) -> Report:
     """Check the machine and the store."""
     return Report((*check_machine(device), _check_store(db or default_url())))
+
+
+def labels_of(device: str, findings: Sequence[Finding], force: bool) -> tuple[str, ...]:
+    """What a calibration taken here has to say of itself.
+
+    Args:
+        device: the kind that is to be measured; nothing of this machine matters to a simulated one.
+        findings: of this machine (`check_machine`).
+        force: go on where something else than the device would be measured.
+
+    Raises:
+        BadInput: a calibration is impossible, or would be of something else.
+    """
+    if device == "simulated":
+        return ()
+    failed = [finding for finding in findings if finding.level == "fail"]
+    refused = [finding for finding in findings if finding.level == "refuse"]
+    if failed:
+        raise BadInput(f"no calibration can be made here: {_said(failed)}")
+    if refused and not force:
+        raise BadInput(
+            f"a calibration here would not be of the device: {_said(refused)}; --force makes one all the same"
+        )
+    doubtful = [finding for finding in findings if finding.level == "warn"]
+    forced = (f"measured in spite of: {_said(refused)}",) if refused else ()
+    return (*forced, *((f"measured while {_said(doubtful)}",) if doubtful else ()))
+
+
+def _said(findings: Sequence[Finding]) -> str:
+    return "; ".join(f"{finding.subject}: {finding.text}" for finding in findings)
+
+
+def labelled(calibration: Calibration, labels: tuple[str, ...]) -> Calibration:
+    """A calibration that says under which conditions it was taken."""
+    return dataclasses.replace(calibration, notes=(*labels, *calibration.notes))
 
 
 def _check_store(url: str) -> Finding:

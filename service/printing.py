@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.predicting import PredictResult
     from service.validating import ValidateResult
 
-_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "refuse": "[red]refuse[/]", "fail": "[red]fail[/]"}
 
 
 def print_report(report: Report) -> None:
