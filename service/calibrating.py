@@ -7,16 +7,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from calibration.calibrate import Report, fit
 from db.store import Store
 from oracle.constants import Calibration
-from oracle.errors import BadInput
+from oracle.errors import BadInput, MissingDependency
 from profiler.backends.base import open_backend
 from profiler.run import RunSummary
 from service.measuring import fit_reserve_s, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
+
+if TYPE_CHECKING:
+    from calibration.calibrate import Report
+
+FITTING = ("sklearn", "scipy")
+"""What a fit needs and a measurement does not."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
         MissingDependency: torch or scikit-learn is not installed.
     """
     started_s = time.monotonic()
+    _check_libraries()
     _check_free(store, request.name)
     backend = open_backend(request.device)
     with working_on(store, request, backend) as session:
@@ -72,6 +79,8 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
         if not run.measured:
             raise BadInput(f"nothing could be measured within {agenda.budget_s:g} s; give a longer --budget")
         progress(1, 1, "fitting")
+        from calibration.calibrate import fit  # a second of imports that measuring does not wait for
+
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         name = agenda.name or free_name(store, backend.device, created_at)
         calibration, report = fit(store.measurements(run.run_id), name, created_at=created_at)
@@ -84,6 +93,13 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
 
 def _all_notes(run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
     return (*unmeasured_notes(run), *notes)
+
+
+def _check_libraries() -> None:
+    """Say what is missing before anything is measured."""
+    for library in FITTING:
+        if find_spec(library) is None:
+            raise MissingDependency(library, "measure")
 
 
 def _check_free(store: Store, name: str | None) -> None:
