@@ -36,16 +36,19 @@ def check_machine(device: str = "cpu") -> tuple[Finding, ...]:
         device: `cpu`, `cuda` or `simulated`. CUDA devices are named in any case; only where they are asked for is
             their absence a failure, and what is wrong with them worth a finding.
     """
+    return (*_torch_findings(device), *conditions(device), *_optional_libraries())
+
+
+def conditions(device: str) -> tuple[Finding, ...]:
+    """Look at the conditions under which something would be measured now: the device, its neighbours, the host.
+
+    Args:
+        device: as for `check_machine`. To be called before the device is used, which would make it look busy.
+    """
     torch = import_torch()
     threads = torch.get_num_threads() if torch else None
     visible = torch.cuda.device_count() if torch and device == "cuda" else 0
-    return (
-        *_torch_findings(device),
-        *cuda_findings(device),
-        *rank_findings(os.environ, device, visible),
-        *cpu_findings(threads),
-        *_optional_libraries(),
-    )
+    return (*cuda_findings(device), *rank_findings(os.environ, device, visible), *cpu_findings(threads))
 
 
 def _torch_findings(device: str) -> Iterator[Finding]:

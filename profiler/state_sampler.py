@@ -59,6 +59,9 @@ SLOWDOWNS = (
 POWER_CAPS = ("software power cap", "board limit")
 SETTINGS = ("applications clocks setting", "sync boost", "display clock setting")
 
+CLOCK_REASONS = "clock_reasons"
+"""The value under which the reasons stand; a window without it was not watched."""
+
 HELD = 0.01
 """Share of a window in which power or heat held the clocks down, from which its samples are flagged."""
 
@@ -111,7 +114,8 @@ class Summary:
     Args:
         readings: how many there were in it.
         flags: what a reader has to know of the samples: `throttled` (heat, power brake or a fault held the clock down),
-            `power-capped` (the power limit did), `clocks-set` (a setting did), `stolen` (the hypervisor ran others).
+            `power-capped` (the power limit did), `clocks-set` (a setting did), `unwatched` (nobody says whether
+            something did), `stolen` (the hypervisor ran others).
         values: what was seen, as text, for `Environment.state`.
     """
 
@@ -141,17 +145,17 @@ class StateSampler:
     """Takes readings at the ends of windows and, while its thread runs, in between.
 
     Args:
-        read: takes a reading; None where nothing can be watched, then every summary is empty.
+        read: takes a reading; None where there is nothing to watch, then every summary is empty.
         cores: over which stolen time is spread.
-        notes: why there is nothing to be seen, or not all.
+        has_reasons: whether this kind of device says why its clock is low; one that then does not is flagged.
     """
 
-    def __init__(self, read: Read | None, cores: int = 1, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, read: Read | None, cores: int = 1, has_reasons: bool = False) -> None:
         self._read = read
         self._cores = cores
+        self._has_reasons = has_reasons
         self._readings: deque[Reading] = deque(maxlen=KEPT)
         self._lock = threading.Lock()  # one question at a time
-        self.notes = notes
 
     @contextmanager
     def running(self, every_s: float = EVERY_S) -> Iterator[StateSampler]:
@@ -185,7 +189,10 @@ class StateSampler:
         yield window
         last = self._now(self._read)
         between = [reading for reading in tuple(self._readings) if first.at_s < reading.at_s < last.at_s]
-        window.summary = summarise(first, (*between, last), self._cores)
+        summary = summarise(first, (*between, last), self._cores)
+        if self._has_reasons and CLOCK_REASONS not in summary.values:
+            summary = replace(summary, flags=(*summary.flags, "unwatched"))
+        window.summary = summary
 
 
 def summarise(first: Reading, readings: Sequence[Reading], cores: int = 1) -> Summary:
@@ -218,7 +225,7 @@ def summarise(first: Reading, readings: Sequence[Reading], cores: int = 1) -> Su
         **_power(first, busy),
     }
     if any(reading.reasons is not None for reading in readings):
-        values["clock_reasons"] = ", ".join(seen) or "none"
+        values[CLOCK_REASONS] = ", ".join(seen) or "none"
     values |= {name: f"{share:.3f}" for name, share in shares.items() if share > 0}
     return Summary(len(readings), tuple(name for name, holds in found.items() if holds), values)
 
@@ -250,7 +257,7 @@ def _power(first: Reading, busy: Sequence[Reading]) -> dict[str, str]:
 
 @contextmanager
 def sampling(backend: Backend, library: Any = None, every_s: float = EVERY_S) -> Iterator[StateSampler]:
-    """Watch the device of a backend; one that cannot be watched gives a sampler that sees nothing and says why.
+    """Watch the device of a backend.
 
     Args:
         backend: what is measured.
@@ -277,7 +284,7 @@ def _key(backend: Backend) -> DeviceKey:
 
 @contextmanager
 def watching(key: DeviceKey, library: Any = None, every_s: float = EVERY_S) -> Iterator[StateSampler]:
-    """Watch an NVIDIA device.
+    """Watch an NVIDIA device; where NVML does not work, every window is flagged `unwatched`.
 
     Args:
         key: of the device.
@@ -288,11 +295,10 @@ def watching(key: DeviceKey, library: Any = None, every_s: float = EVERY_S) -> I
         try:
             nvml = stack.enter_context(open_nvml(library))
             reader = StateReader(nvml, find_device(nvml, key), _WATCHED)
-        except StepgaugeError as error:
-            sampler = StateSampler(None, notes=(f"clocks and power are not watched: {error}",))
+        except StepgaugeError:  # the environment's notes say why
+            sampler = StateSampler(lambda: Reading(time.monotonic()), has_reasons=True)
         else:
-            notes = reader.read().unread
-            sampler = StateSampler(lambda: _reading(reader.read()), notes=notes)
+            sampler = StateSampler(lambda: _reading(reader.read()), has_reasons=True)
             stack.enter_context(sampler.running(every_s))
         yield sampler
 

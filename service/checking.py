@@ -9,9 +9,8 @@ from typing import Any
 
 from db.location import default_url
 from db.store import Store
-from oracle.constants import Calibration
 from oracle.errors import BadInput, StepgaugeError
-from profiler.checks import check_machine
+from profiler.checks import check_machine, conditions
 from profiler.findings import Finding
 
 
@@ -36,39 +35,42 @@ def examine(device: str, db: str | None) -> Report:
     return Report((*check_machine(device), _check_store(db or default_url())))
 
 
-def labels_of(device: str, findings: Sequence[Finding], force: bool) -> tuple[str, ...]:
-    """What a calibration taken here has to say of itself.
+def labels_for(device: str, force: bool) -> tuple[str, ...]:
+    """Look at this machine before it is measured; what a calibration taken now has to say of itself.
 
     Args:
         device: the kind that is to be measured; nothing of this machine matters to a simulated one.
-        findings: of this machine (`check_machine`).
         force: go on where something else than the device would be measured.
 
     Raises:
-        BadInput: a calibration is impossible, or would be of something else.
+        BadInput: nothing can be measured, or something else would be.
     """
-    if device == "simulated":
-        return ()
+    return () if device == "simulated" else labels_of(conditions(device), force)
+
+
+def labels_of(findings: Sequence[Finding], force: bool) -> tuple[str, ...]:
+    """What follows from findings: one label for what was forced, one for what is doubtful.
+
+    Args:
+        findings: of this machine.
+        force: go on where something else than the device would be measured.
+
+    Raises:
+        BadInput: nothing can be measured, or something else would be.
+    """
     failed = [finding for finding in findings if finding.level == "fail"]
     refused = [finding for finding in findings if finding.level == "refuse"]
     if failed:
-        raise BadInput(f"no calibration can be made here: {_said(failed)}")
+        raise BadInput(f"nothing can be measured here: {_said(failed)}")
     if refused and not force:
-        raise BadInput(
-            f"a calibration here would not be of the device: {_said(refused)}; --force makes one all the same"
-        )
+        raise BadInput(f"what is measured now would not be the device alone: {_said(refused)}; --force goes on")
     doubtful = [finding for finding in findings if finding.level == "warn"]
-    forced = (f"measured in spite of: {_said(refused)}",) if refused else ()
-    return (*forced, *((f"measured while {_said(doubtful)}",) if doubtful else ()))
+    forced = (f"measured in spite of {_said(refused)}",) if refused else ()
+    return (*forced, *((f"measured with {_said(doubtful)}",) if doubtful else ()))
 
 
 def _said(findings: Sequence[Finding]) -> str:
     return "; ".join(f"{finding.subject}: {finding.text}" for finding in findings)
-
-
-def labelled(calibration: Calibration, labels: tuple[str, ...]) -> Calibration:
-    """A calibration that says under which conditions it was taken."""
-    return dataclasses.replace(calibration, notes=(*labels, *calibration.notes))
 
 
 def _check_store(url: str) -> Finding:

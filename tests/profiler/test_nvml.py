@@ -414,22 +414,29 @@ def test_a_device_is_watched_while_it_works() -> None:
         while nvml.asked.count("nvmlDeviceGetClockInfo") < 20 and time.monotonic() < deadline_s:
             time.sleep(1e-3)
     values = window.summary.values
-    assert sampler.notes == ()
     assert window.summary.readings > 3
     assert window.summary.flags == ("power-capped",)
     assert (values["sm_clock_min_hz"], values["sm_clock_max_hz"]) == ("1200000000", "1500000000")
     assert values["clock_reasons"] == "software power cap"
 
 
-def test_a_device_that_is_lost_while_it_works_leaves_an_empty_summary() -> None:
+def test_a_device_that_is_lost_while_it_works_is_flagged_as_unwatched() -> None:
     nvml = FakeNvml()
     with watching(KEY, nvml, every_s=60) as sampler, sampler.window() as window:
         nvml.broken = dict.fromkeys(ALL_QUESTIONS, 15)
-    assert (window.summary.flags, window.summary.values) == ((), {})
+    assert (window.summary.flags, window.summary.values) == (("unwatched",), {})
 
 
-def test_a_device_that_cannot_be_watched_says_why() -> None:
-    with watching(KEY, FakeNvml({"nvmlInit": 12})) as sampler, sampler.window() as window:
+@pytest.mark.parametrize("broken", [{"nvmlInit": 12}, {"nvmlDeviceGetUUID": 999, "nvmlDeviceGetPciInfo": 3}])
+def test_a_device_that_cannot_be_watched_is_flagged_as_unwatched(broken: dict[str, int]) -> None:
+    with watching(KEY, FakeNvml(broken)) as sampler, sampler.window() as window:
         pass
-    assert sampler.notes == ("clocks and power are not watched: NVML: error 12",)
-    assert (window.summary.readings, window.summary.flags) == (0, ())
+    assert (window.summary.flags, window.summary.values) == (("unwatched",), {})
+
+
+def test_a_board_that_does_not_say_why_its_clock_is_low_is_flagged_and_its_clock_kept() -> None:
+    nvml = FakeNvml({"nvmlDeviceGetCurrentClocksEventReasons": 13})
+    with watching(KEY, nvml, every_s=60) as sampler, sampler.window() as window:
+        pass
+    assert window.summary.flags == ("unwatched",)
+    assert window.summary.values["sm_clock_median_hz"] == "1755000000"
