@@ -18,7 +18,7 @@ from profiler.raw import mma
 from profiler.raw.nvrtc import Compiled, find_nvrtc
 from profiler.raw.sources import FMA_CHAINS, FMA_STEPS, Kernel, fma_kernels, mma_kernels, text
 
-ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
+ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100)
 DISASSEMBLED = ARCHITECTURES[1:]
 """nvdisasm 13 no longer reads Volta's code."""
 
