@@ -77,24 +77,26 @@ def _neighbours(cores: frozenset[int], root: Path) -> Iterator[Finding]:
         yield from stolen_findings((after - before) / (elapsed_s * len(cores)))
     try:
         if is_virtual(root):
-            yield Finding("ok", "machine", "virtual: its neighbours cannot be seen")
+            yield Finding("ok", "neighbours", "a virtual machine: others on the same host cannot be seen")
     except OSError:
         return
 
 
 def heavy_findings(heavy: tuple[BusyProcess, ...]) -> Iterator[Finding]:
-    """Other processes that are at work."""
+    """Other processes that are at work; their names are for who is here, and not for who reads a calibration."""
     if heavy:
-        named = ", ".join(f"{one.name} ({one.pid}) {one.cores:.1f}" for one in heavy[:3])
+        many = f"{len(heavy)} other processes take" if len(heavy) > 1 else "another process takes"
+        named = ", ".join(f"{one.name} ({one.pid})" for one in heavy[:3])
         more = f" and {len(heavy) - 3} more" if len(heavy) > 3 else ""
-        yield Finding("warn", "load", f"at work now, in cores: {named}{more}", "wait for them, or stop them")
+        text = f"{many} {sum(one.cores for one in heavy):.1f} cores"
+        yield Finding("warn", "neighbours", text, f"wait for {named}{more}")
 
 
 def stolen_findings(share: float) -> Iterator[Finding]:
     """Whether the hypervisor gives these cores to others."""
     if share > STOLEN_SHARE:
         text = f"the hypervisor gave {share:.0%} of the time to other machines"
-        yield Finding("warn", "load", text, "measure at a quieter time, or on a machine of its own")
+        yield Finding("warn", "neighbours", text, "measure at a quieter time, or on a machine of its own")
 
 
 def _quota(cores: int, root: Path) -> Finding:

@@ -87,11 +87,12 @@ _Found = tuple[Level, str, str]
 
 def _sharing(state: DeviceState, own_process: int) -> Iterator[_Found]:
     others = [process for process in state.users if process != own_process]
-    elsewhere = "wait for them, or choose another with CUDA_VISIBLE_DEVICES"
+    elsewhere = "choose another device with CUDA_VISIBLE_DEVICES"
     if state.utilization is not None and state.utilization > BUSY_SHARE:
         yield "refuse", f"it is busy {state.utilization:.0%} of the time with the kernels of others", elsewhere
     if others:
-        yield "warn", f"{len(others)} other process{'es' * (len(others) > 1)} on it: {_some(others)}", elsewhere
+        text = f"{len(others)} other process{'es' * (len(others) > 1)} on it"
+        yield "warn", text, f"see what {_some(others)} {'do' if len(others) > 1 else 'does'}, or {elsewhere}"
     elif not state.users and _held_share(state) > HELD_MEMORY:
         text = f"{format_bytes(state.used_memory_bytes or 0)} of its memory are held by processes that cannot be seen"
         yield "warn", text, elsewhere

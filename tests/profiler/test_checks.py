@@ -59,7 +59,9 @@ def test_a_busy_machine_a_small_quota_and_little_memory_are_warned_of() -> None:
 def test_the_busiest_processes_are_named() -> None:
     heavy = tuple(BusyProcess(pid, "train", 4.0 - pid) for pid in range(1, 5))
     (finding,) = heavy_findings(heavy)
-    assert finding.text == "at work now, in cores: train (1) 3.0, train (2) 2.0, train (3) 1.0 and 1 more"
+    assert finding.text == "4 other processes take 6.0 cores"
+    assert finding.remedy == "wait for train (1), train (2), train (3) and 1 more"
+    assert next(heavy_findings(heavy[:1])).text == "another process takes 3.0 cores"
     assert list(heavy_findings(())) == []
 
 
@@ -83,8 +85,8 @@ QUIET = DeviceState(
 SPOILED = [
     (DeviceState(), []),
     (QUIET, []),
-    (DeviceState(processes=(7, 8, 9)), [("warn", "2 other processes on it: 8, 9")]),
-    (DeviceState(processes=(8,)), [("warn", "1 other process on it: 8")]),
+    (DeviceState(processes=(7, 8, 9)), [("warn", "2 other processes on it")]),
+    (DeviceState(processes=(8,)), [("warn", "1 other process on it")]),
     (DeviceState(utilization=0.6), [("refuse", "it is busy 60% of the time with the kernels of others")]),
     (
         DeviceState(processes=(), used_memory_bytes=8.0 * 2**30, total_memory_bytes=16.0 * 2**30),
@@ -93,7 +95,7 @@ SPOILED = [
     (DeviceState(processes=(7,), used_memory_bytes=8.0 * 2**30, total_memory_bytes=16.0 * 2**30), []),
     (
         DeviceState(mps_processes=(8,)),
-        [("warn", "1 other process on it: 8"), ("warn", "processes share it through MPS")],
+        [("warn", "1 other process on it"), ("warn", "processes share it through MPS")],
     ),
     (DeviceState(compute_mode="prohibited"), [("fail", "its compute mode forbids every program")]),
     (DeviceState(mig=True), [("warn", "an instance of a divided device (MIG) is used")]),
