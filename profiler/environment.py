@@ -148,6 +148,11 @@ def last_level_cache_bytes() -> float | None:
     return max(sizes, default=None)
 
 
+def operating_system() -> str:
+    """The system's name and version."""
+    return f"{platform.system()} {platform.release()}"
+
+
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(own_cores())
@@ -187,7 +192,7 @@ _MACHINE_IDENTITY: Mapping[str, Probe] = {
     "turbo": turbo,
     "huge_pages": huge_pages,
     "virtual": lambda: str(is_virtual()),
-    "os": lambda: f"{platform.system()} {platform.release()}",
+    "os": operating_system,
     "python": platform.python_version,
 }
 _MACHINE_STATE: Mapping[str, Probe] = {

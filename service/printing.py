@@ -87,6 +87,7 @@ def print_catalogue(catalogue: Catalogue) -> None:
         cells = (escape(network.name), f"network: {escape(network.fabric)}", network.created_at)
         table.add_row(*cells, str(network.constants), "", "")
     _show(console, table)
+    _notes(console, [f"{item.name}: {note}" for item in catalogue.calibrations for note in catalogue.stale(item)])
 
 
 def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
