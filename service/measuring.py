@@ -28,6 +28,7 @@ from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy
 from profiler.anchors import choose_anchors
 from profiler.backends.base import Backend, open_backend
+from profiler.flags import flag_notes
 from profiler.run import RunSettings, RunSummary, Unmeasured, describe, measure
 from profiler.stopping import StoppingRule
 from service.agenda import Agenda, Design, find_agenda, plan_fact, refused_fact, run_labels, session_fact, with_name
@@ -116,7 +117,8 @@ def measure_device(store: Store, request: MeasureRequest, progress: Progress = s
     with working_on(store, request, backend, labels) as session:
         run = session.measure(started_s, 0.0, progress)
         store.finish_run(run.run_id)
-    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run))
+    flagged = flag_notes(store.measurements(run.run_id))
+    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *flagged)
     elapsed_s = time.monotonic() - started_s
     return MeasureResult(backend.device, run, notes, elapsed_s, store.location, session.resumed)
 
