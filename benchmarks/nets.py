@@ -18,7 +18,7 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(filters, filters, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(filters)
         self.relu = nn.ReLU(inplace=True)
-        self.shortcut = nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or channels != filters:
             self.shortcut = nn.Sequential(nn.Conv2d(channels, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
 
