@@ -12,9 +12,11 @@ from profiler.measurement import Measurement
 FLAGS: Mapping[str, str] = {
     "noisy": "their median is known less well than was asked",
     "drifting": "their later samples differ from the earlier ones",
+    "bimodal": "they take one of two times at random",
+    "spiky": "a few samples lie far above all others",
     "preempted": "something else had the core for a part of the time",
     "launch-bound": "the host took longer to start the kernels than the device to run them",
-    "throttled": "heat, the power supply or a fault held the clock down",
+    "throttled": "heat or a fault held the clock down, as the driver says or a lasting fall shows",
     "power-capped": "the power limit held the clock down",
     "clocks-set": "a setting held the clock down",
     "unwatched": "the driver does not say whether something held the clock down",
@@ -23,7 +25,7 @@ FLAGS: Mapping[str, str] = {
 """Flag -> what is so of the measurements that carry it."""
 
 
-NOTED = ("noisy", "throttled", "power-capped", "clocks-set", "unwatched", "preempted", "stolen")
+NOTED = ("noisy", "bimodal", "throttled", "power-capped", "clocks-set", "unwatched", "preempted", "stolen")
 """Flags that a reader of a whole run has to know of; the others matter to single kernels."""
 
 

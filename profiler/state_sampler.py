@@ -129,7 +129,8 @@ class Summary:
         environment = measurement.environment
         if self.values:
             environment = replace(environment, state={**environment.state, **self.values})
-        return replace(measurement, flags=(*measurement.flags, *self.flags), environment=environment)
+        flags = dict.fromkeys((*measurement.flags, *self.flags))  # the samples may show a throttle by themselves
+        return replace(measurement, flags=tuple(flags), environment=environment)
 
 
 @dataclass

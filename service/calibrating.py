@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, MissingDependency
-from profiler.backends.base import open_backend
+from profiler.backends.base import Backend, open_backend
 from profiler.measurement import Measurement
 from profiler.run import RunSummary
 from profiler.state_sampler import mean_power_w
@@ -62,11 +62,19 @@ class CalibrateResult:
         }
 
 
-def calibrate(store: Store, request: CalibrateRequest, progress: Progress = silent) -> CalibrateResult:
+def calibrate(
+    store: Store, request: CalibrateRequest, progress: Progress = silent, backend: Backend | None = None
+) -> CalibrateResult:
     """Measure the cases of a device within a budget, fit them, and store the calibration.
 
     Every measurement is stored as soon as it is taken; the calibration is stored whole or not at all, together with
     the end of its run.
+
+    Args:
+        store: where to.
+        request: what to measure, and for how long.
+        progress: told of every visit.
+        backend: the device, where it is open already; else the request says which kind to open.
 
     Raises:
         BadInput: the name is taken, or the run cannot go on here. UnknownName: no such device, model, strategy or run.
@@ -76,7 +84,7 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
     _check_libraries()
     _check_free(store, request.name)
     labels = labels_for(request.device, request.force)
-    backend = open_backend(request.device)
+    backend = backend or open_backend(request.device)
     with working_on(store, request, backend, labels) as session:
         agenda = session.agenda
         _check_free(store, agenda.name)

@@ -136,3 +136,4 @@ def test_a_measurement_takes_the_flags_and_the_state_of_its_window() -> None:
     assert watched.environment.state == {"power_w": "60", "host": "1f", "power_mean_w": "600"}
     assert watched.environment.validity_key == environment.validity_key
     assert Summary().added_to(measurement) == measurement
+    assert summary.added_to(watched).flags == ("noisy", "throttled")
