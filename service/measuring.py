@@ -48,6 +48,9 @@ VISIT_S = 0.15
 SHORTEST_VISIT_S = 0.02
 """Sampling time of one visit where the budget is short: rather all cases roughly than half of them well."""
 
+ANCHOR_EVERY_S = (3.0, 10.0)
+"""The least and the most time between two visits of the anchors."""
+
 FIT_S = 3.0
 FIT_PER_CASE_S = 0.01
 """What is set aside of a budget for a fit: once, and for every case. On two cores of a server it takes 1.6 s to load
@@ -144,6 +147,7 @@ class Session:
             seed=agenda.seed,
             rule=StoppingRule(target=TARGET, max_s=_visit_s(left_s, len(agenda.cases))),
             anchors=agenda.anchors,
+            anchor_every_s=_anchor_every_s(left_s),
         )
 
         def refuse(item: Unmeasured) -> None:
@@ -155,6 +159,11 @@ class Session:
 def _visit_s(budget_s: float, cases: int) -> float:
     """Sampling time of one visit: a first round should take no more than half of the budget."""
     return min(VISIT_S, max(SHORTEST_VISIT_S, budget_s / (4 * max(cases, 1))))
+
+
+def _anchor_every_s(budget_s: float) -> float:
+    """Seconds between visits of the anchors, which take about 0.3 s: enough of them to see a drift in a short run."""
+    return min(ANCHOR_EVERY_S[1], max(ANCHOR_EVERY_S[0], budget_s / 15))
 
 
 def fit_reserve_s(cases: int) -> float:
