@@ -15,6 +15,8 @@ from oracle.constants import Calibration
 from oracle.errors import BadInput, MissingDependency
 from profiler.backends.base import Backend, open_backend
 from profiler.run import RunSummary
+from service.agenda import run_labels
+from service.checking import labels_for
 from service.measuring import fit_reserve_s, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
 
@@ -79,8 +81,9 @@ def calibrate(
     started_s = time.monotonic()
     _check_libraries()
     _check_free(store, request.name)
+    labels = labels_for(request.device, request.force)
     backend = backend or open_backend(request.device)
-    with working_on(store, request, backend) as session:
+    with working_on(store, request, backend, labels) as session:
         agenda = session.agenda
         _check_free(store, agenda.name)
         run = session.measure(started_s, fit_reserve_s(len(agenda.cases)), progress)
@@ -92,15 +95,15 @@ def calibrate(
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         name = agenda.name or free_name(store, backend.device, created_at)
         calibration, report = fit(store.measurements(run.run_id), name, created_at=created_at)
-        calibration = replace(calibration, notes=_all_notes(run, calibration.notes))
+        calibration = replace(calibration, notes=_all_notes(store, run, calibration.notes))
         store.add_calibration(calibration, [run.run_id], finishes=run.run_id)
     return CalibrateResult(
         calibration, report, run, time.monotonic() - started_s, store.location, resumed=session.resumed
     )
 
 
-def _all_notes(run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
-    return (*unmeasured_notes(run), *notes)
+def _all_notes(store: Store, run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
+    return (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *notes)
 
 
 def _check_libraries() -> None:

@@ -15,6 +15,7 @@ from service.options import (
     Device,
     Devices,
     For,
+    Force,
     ForStrategies,
     Json,
     MemoryFormat,
@@ -39,6 +40,7 @@ def calibrate(
     batch_per_device: BatchPerDevice = None,
     resume: Resume = False,
     run: RunId = None,
+    force: Force = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -61,6 +63,7 @@ def calibrate(
         questions=parse_questions(for_, strategies, devices, batch, batch_per_device),
         resume=resume,
         run_id=run,
+        force=force,
     )
     with open_store(db) as store, progress_bar() as progress:
         result = use_case(store, request, progress)
@@ -78,6 +81,7 @@ def measure(
     batch_per_device: BatchPerDevice = None,
     resume: Resume = False,
     run: RunId = None,
+    force: Force = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -99,6 +103,7 @@ def measure(
         questions=parse_questions(for_, strategies, devices, batch, batch_per_device),
         resume=resume,
         run_id=run,
+        force=force,
     )
     with open_store(db) as store, progress_bar() as progress:
         result = measure_device(store, request, progress)

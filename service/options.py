@@ -105,4 +105,5 @@ Seed = Annotated[int, typer.Option("--seed", help="Order of the cases and random
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the newest unfinished run of this device, if there is one.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Go on where doctor refuses; the result says so.")]
 RunId = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Go on with this run.")]
