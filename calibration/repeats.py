@@ -10,9 +10,9 @@ What moves all cases of a round together is the machine's drift. What of it the 
 (`calibration.drift`); the rest does not average out over the layers of a step, so it is kept apart, as one number for
 the whole calibration.
 
-The median is that of clean visits: a visit in which something else had the core (`preempted`) or the clocks were held
-back (`throttled`) is no ordinary state of the machine. It is kept in the store with its flag, and a case that has no
-other takes all it has. Not the fastest visit: `profiler.stopping` says why.
+The median is that of clean visits: a visit in which something else had the core (`preempted`, `stolen`) or the clocks
+were held back (`throttled`) is no ordinary state of the machine. It is kept in the store with its flag, and a case that
+has no other takes all it has. Not the fastest visit: `profiler.stopping` says why.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ totals covered in five public collections of GPU kernels."""
 LEAST_CASES = 8
 """Cases that a round must have for their median to be the machine's drift and not their own noise."""
 
-DISTURBED = frozenset({"preempted", "throttled"})
+DISTURBED = frozenset({"preempted", "stolen", "throttled"})
 """Flags of visits that a case does without where it has others."""
 
 Visits = dict[tuple[LayerCall, str], list[Measurement]]
@@ -88,7 +88,7 @@ def disturbed_notes(found: Visits) -> Iterator[str]:
     """That some cases have no clean visit."""
     count = sum(_disturbed(taken[0]) for taken in found.values())
     if count:
-        yield f"{count} of {len(found)} cases were preempted or throttled in every visit; their medians are of those"
+        yield f"every visit of {count} of {len(found)} cases was preempted or throttled; their medians are of those"
 
 
 def _spread(log_samples: Floats) -> float:

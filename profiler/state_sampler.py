@@ -128,7 +128,9 @@ class Summary:
         environment = measurement.environment
         if self.values:
             environment = replace(environment, state={**environment.state, **self.values})
-        return replace(measurement, flags=(*measurement.flags, *self.flags), environment=environment)
+        # The samples themselves may have said so already.
+        flags = tuple(dict.fromkeys((*measurement.flags, *self.flags)))
+        return replace(measurement, flags=flags, environment=environment)
 
 
 @dataclass

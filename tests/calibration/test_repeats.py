@@ -60,7 +60,7 @@ def flagged(measurement: Measurement, *flags: str) -> Measurement:
     return replace(measurement, flags=flags)
 
 
-@pytest.mark.parametrize("flag", ["preempted", "throttled"])
+@pytest.mark.parametrize("flag", ["preempted", "stolen", "throttled"])
 def test_a_case_takes_its_clean_visits_where_it_has_any(flag: str) -> None:
     clean, disturbed = measurement(1.0), flagged(measurement(9.0), "noisy", flag)
     assert list(visits([clean, disturbed]).values()) == [[clean]]
@@ -75,7 +75,7 @@ def test_a_noisy_visit_is_as_good_as_any() -> None:
 def test_cases_without_a_clean_visit_are_counted() -> None:
     found = visits([measurement(1.0), flagged(measurement(2.0, samples=4), "throttled")])
     assert list(disturbed_notes(found)) == [
-        "1 of 2 cases were preempted or throttled in every visit; their medians are of those"
+        "every visit of 1 of 2 cases was preempted or throttled; their medians are of those"
     ]
     assert list(disturbed_notes(visits([measurement(1.0)]))) == []
 

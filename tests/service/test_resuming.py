@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from db.store import Store
-from oracle.errors import BadInput, UnknownName
+from oracle.errors import BadInput, StepgaugeError, UnknownName
 from oracle.execution import Execution
 from profiler.anchors import ANCHOR
 from profiler.backends.simulated import SimulatedDevice
@@ -29,7 +29,8 @@ from service.agenda import PLAN, REFUSED, SESSION, find_agenda, spent_s
 from service.calibrating import calibrate
 from service.claims import claimed
 from service.measuring import measure_device
-from service.requests import CalibrateRequest, MeasureRequest, Questions
+from service.requests import CalibrateRequest, MeasureRequest, Questions, silent
+from service.session import Round, in_fresh_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
@@ -249,6 +250,33 @@ def test_what_a_device_cannot_run_is_kept_shown_and_not_tried_again(
     agenda = find_agenda(opened, replace(asked, run_id=result.run.run_id), small)
     assert agenda is not None
     assert sum(bool(planned.refused) for planned in agenda.cases) == len(refused)
+
+
+def test_rounds_of_fresh_processes_are_visits_of_the_same_run(opened: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = replace(QUICK_SIMULATED, processes=3, questions=Questions(((str(tiny_model(tmp_path)), 4),)))
+    result = measure_device(opened, asked, lambda done, total, text: said.append(text))
+    (run,) = opened.runs()
+    assert (run.id, run.status) == (result.run.run_id, "finished")
+    # Each of the two others made one round before this process went on.
+    for process in (1, 2):
+        assert any(text.startswith(f"process {process}, round 1: ") for text in said)
+        assert not any(text.startswith(f"process {process}, round 2: ") for text in said)
+    assert result.run.unmeasured == ()
+    assert max(visits(opened, run.id).values()) <= RunSettings("", 1.0).max_visits
+
+
+def test_what_goes_wrong_in_a_fresh_process_is_said(opened: Store, tmp_path: Path) -> None:
+    with pytest.raises(StepgaugeError, match="unknown run 'nowhere'"):
+        in_fresh_process(Round(opened.address, "simulated", "nowhere", 10.0), silent)
+
+
+def test_an_interruption_takes_the_fresh_process_along(opened: Store, tmp_path: Path) -> None:
+    asked = replace(QUICK_SIMULATED, processes=3, questions=Questions(((str(tiny_model(tmp_path)), 4),)))
+    run_id = interrupt(opened, asked, visit=5)
+    before = opened.measurements(run_id)
+    time.sleep(0.5)  # whatever went on would have measured some
+    assert opened.measurements(run_id) == before
 
 
 def test_what_is_left_of_a_budget_goes_on(make_measurement: Callable[..., Measurement]) -> None:
