@@ -36,6 +36,9 @@ QUICK_BUDGET_S = 300.0
 
 FULL_BUDGET_S = 900.0
 
+MOST_STRETCHED = 4.0
+"""Beyond this a budget cannot be kept, and is not worth keeping."""
+
 FIT_S = 3.0
 FIT_PER_CASE_S = 0.01
 """What is set aside of a budget for a fit: once, and for every case. On two cores of a server it takes 1.6 s to load
@@ -101,15 +104,14 @@ def measure_device(store: Store, request: MeasureRequest, progress: Progress = s
         BadInput: the run cannot go on here, or another process is measuring it.
         MissingDependency: torch is not installed.
     """
-    started_s = time.monotonic()
+    clock = Clock.started()
     labels = labels_for(request.device, request.force)
     backend = open_backend(request.device)
     with working_on(store, request, backend, labels) as session:
-        run = session.measure(started_s, 0.0, progress)
+        run = session.measure(clock, 0.0, progress)
         store.finish_run(run.run_id)
     notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run))
-    elapsed_s = time.monotonic() - started_s
-    return MeasureResult(backend.device, run, notes, elapsed_s, store.location, session.resumed)
+    return MeasureResult(backend.device, run, notes, clock.elapsed_s, store.location, session.resumed)
 
 
 @dataclass(frozen=True)
@@ -130,15 +132,16 @@ class Session:
     request: MeasureRequest
     resumed: bool
 
-    def measure(self, started_s: float, set_aside_s: float, progress: Progress) -> RunSummary:
+    def measure(self, clock: Clock, set_aside_s: float, progress: Progress) -> RunSummary:
         """Measure what is left of the run.
 
         Args:
-            started_s: `time.monotonic()` when the budget began.
-            set_aside_s: of the budget, for what follows.
+            clock: when the budget began.
+            set_aside_s: of the budget, for what follows; at most half of it is.
             progress: told of every visit.
         """
-        deadline_s = started_s + self.agenda.budget_s - set_aside_s
+        budget_s = self.agenda.budget_s
+        deadline_s = clock.started_s + budget_s - min(set_aside_s, budget_s / 2)
         agenda = self.agenda
         for number in range(1, self.processes):
             left_s = deadline_s - time.monotonic()
@@ -163,9 +166,31 @@ def _named(progress: Progress, number: int) -> Progress:
     return lambda done, total, text: progress(done, total, f"process {number}, {text}")
 
 
-def fit_reserve_s(cases: int) -> float:
-    """Seconds to set aside for fitting and storing so many cases."""
-    return FIT_S + FIT_PER_CASE_S * cases
+@dataclass(frozen=True)
+class Clock:
+    """When a command began, on the clock and in the processor's time of this process."""
+
+    started_s: float
+    processor_s: float
+
+    @classmethod
+    def started(cls) -> Clock:
+        """A clock that starts now."""
+        return cls(time.monotonic(), time.process_time())
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since then."""
+        return time.monotonic() - self.started_s
+
+    def reserve_s(self, cases: int) -> float:
+        """Seconds to set aside for fitting and storing so many cases.
+
+        Other processes and a slow disk will stretch the fit as they have stretched what ran so far (imports, mostly).
+        """
+        given_s = max(time.process_time() - self.processor_s, 1e-3)
+        stretched = min(max(self.elapsed_s / given_s, 1.0), MOST_STRETCHED)
+        return (FIT_S + FIT_PER_CASE_S * cases) * stretched
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from profiler.run import RunSettings
 from service.agenda import PLAN, REFUSED, SESSION, find_agenda, spent_s
 from service.calibrating import calibrate
 from service.claims import claimed
-from service.measuring import measure_device
+from service.measuring import Clock, measure_device
 from service.requests import CalibrateRequest, MeasureRequest, Questions, silent
 from service.session import Round, in_fresh_process
 
@@ -313,3 +313,24 @@ def test_what_cannot_be_measured_is_said_in_one_line(
     assert ran.code == 2
     assert said in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_a_fit_is_given_more_of_a_budget_where_everything_is_stretched() -> None:
+    # 6 s on the clock for 3 s of the processor: a fit of 100 cases takes twice (3 + 1) s. Ten times is beyond saving.
+    now_s, processor_s = time.monotonic(), time.process_time()
+    assert Clock(now_s - 6.0, processor_s - 3.0).reserve_s(100) == pytest.approx(8.0, rel=0.2)
+    assert Clock(now_s - 60.0, processor_s - 3.0).reserve_s(100) == 16.0
+
+
+def test_shapes_of_a_question_are_those_that_predict_asks_for(
+    opened: Store, tmp_path: Path, stepgauge: Callable[..., Any]
+) -> None:
+    model = tiny_model(tmp_path)
+    asked = ("--for", f"{model}:4", "--strategies", "data,filter", "--devices", "1,2", "--budget", "60s")
+    db = ("--db", tmp_path / "opened.sqlite")
+    ran = stepgauge("calibrate", "--device", "simulated", "--name", "asked", *asked, *db)
+    assert ran.code == 0, ran.err
+    for strategy in ("data", "filter"):
+        predict = ("predict", model, "--batch-per-device", 4, "--devices", "2", "--link", "9us,50GB/s", "--json", *db)
+        (projection,) = json.loads(stepgauge(*predict, "--strategy", strategy).out)["projections"]
+        assert {method for method, share in projection["methods"].items() if share} <= {"measured", "assumed"}
