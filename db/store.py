@@ -57,7 +57,8 @@ class Store:
     []
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, address: str = "") -> None:
+        self.address = address  # as it was opened, for another process; it may hold a password
         self._engine = opened.engine
         self.location = opened.where
         self._writable = opened.writable
@@ -75,7 +76,7 @@ class Store:
         Raises:
             StoreError: one line that says what is in the way.
         """
-        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s))
+        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s), url_or_path)
 
     def close(self) -> None:
         """Let go of the database; everything is stored already."""

@@ -21,6 +21,7 @@ from service.options import (
     MemoryFormat,
     Optimizer,
     Precision,
+    Processes,
     Quick,
     Resume,
     RunId,
@@ -40,6 +41,7 @@ def calibrate(
     batch_per_device: BatchPerDevice = None,
     resume: Resume = False,
     run: RunId = None,
+    processes: Processes = None,
     force: Force = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
@@ -63,6 +65,7 @@ def calibrate(
         questions=parse_questions(for_, strategies, devices, batch, batch_per_device),
         resume=resume,
         run_id=run,
+        processes=processes,
         force=force,
     )
     with open_store(db) as store, progress_bar() as progress:
@@ -81,6 +84,7 @@ def measure(
     batch_per_device: BatchPerDevice = None,
     resume: Resume = False,
     run: RunId = None,
+    processes: Processes = None,
     force: Force = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
@@ -103,6 +107,7 @@ def measure(
         questions=parse_questions(for_, strategies, devices, batch, batch_per_device),
         resume=resume,
         run_id=run,
+        processes=processes,
         force=force,
     )
     with open_store(db) as store, progress_bar() as progress:

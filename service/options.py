@@ -106,4 +106,12 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the newest unfinished run of this device, if there is one.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Go on where doctor refuses; the result says so.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        help="Fresh processes that measure in turn. Default: 3 from four minutes on, else 1.",
+    ),
+]
 RunId = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Go on with this run.")]

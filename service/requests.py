@@ -14,6 +14,9 @@ from oracle.execution import Execution
 from oracle.units import parse_bytes
 from service.figures import Rates
 
+MOST_PROCESSES = 20
+"""Beyond what any run has visits for."""
+
 Progress = Callable[[int, int, str], None]
 """Told how many of how many things are done, and what is being done now."""
 
@@ -66,6 +69,7 @@ class MeasureRequest:
         questions: measure what these need; None measures the default models.
         resume: go on with the newest unfinished run of the device and the execution, where there is one.
         run_id: go on with this one.
+        processes: how many processes measure, one after the other; None takes what the budget has time for.
         force: go on where `doctor` says that something else than the device would be measured.
     """
 
@@ -77,11 +81,14 @@ class MeasureRequest:
     questions: Questions | None = None
     resume: bool = False
     run_id: str | None = None
+    processes: int | None = None
     force: bool = False
 
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
+            raise OutOfRange(f"1 to {MOST_PROCESSES} processes can measure one after the other, not {self.processes}")
 
 
 @dataclass(frozen=True)
