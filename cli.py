@@ -8,33 +8,42 @@ import sys
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
 from oracle.errors import MissingDependency, StepgaugeError
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
-from service.networking import NETWORKS
+from service.networking import NETWORKS, collectives_request, refuse_alone, run_collectives
 from service.options import (
     Batch,
     BatchPerDevice,
     CalibrationName,
     ClusterFile,
+    Collectives,
+    Concurrent,
     DatasetSamples,
     Db,
     Device,
     DeviceMemory,
     Devices,
+    Dtypes,
+    Folder,
+    Groups,
     Json,
+    Largest,
     LinkText,
     MemoryFormat,
     NetworkEnvironment,
     NetworkName,
+    Only,
     Optimizer,
     Precision,
+    Ranks,
     RealDevice,
     Recompute,
+    Resume,
     Strategy,
 )
 from service.planning import PLANNING
@@ -101,10 +110,32 @@ def calibrate(
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
     seed: Annotated[int, typer.Option(help="Order of the cases and random inputs.")] = 0,
+    collectives: Collectives = False,
+    ranks: Ranks = None,
+    largest: Largest = None,
+    groups: Groups = None,
+    dtypes: Dtypes = None,
+    only: Only = None,
+    concurrent: Concurrent = False,
+    resume: Resume = False,
+    folder: Folder = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Measure this machine, fit its constants, store both."""
+    only_theirs: dict[str, Any] = {
+        "ranks": ranks,
+        "largest": largest,
+        "concurrent": concurrent,
+        "resume": resume,
+        "folder": folder,
+    }
+    lists = {"groups": groups, "dtypes": dtypes, "only": only}
+    if collectives:
+        asked = collectives_request(budget, lists, device=device, quick=quick, seed=seed, name=name, **only_theirs)
+        run_collectives(asked, True, db, json)
+        return
+    refuse_alone(only_theirs | lists)
     from oracle.units import parse_seconds
     from service.calibrating import calibrate as use_case
     from service.requests import CalibrateRequest

@@ -6,7 +6,6 @@ is no method that changes or removes a measurement or a calibration: a new fit i
 
 from __future__ import annotations
 
-import secrets
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from db import imports, networks, rows, schema
+from db import calibrations, collected, imports, networks, rows, schema
 from db.environments import remember_environment
 from db.errors import one_line, said_in_one_line
 from db.imports import ImportedFile, ImportWriter
@@ -27,7 +26,7 @@ from db.opening import WRITING, Opened, open_database
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
 from profiler.importers.base import Fact
-from profiler.measurement import Environment, Measurement
+from profiler.measurement import Environment, Measurement, new_run_id
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Store:
             environment: what makes the numbers reproducible, as it was at the start.
         """
         now = datetime.now(UTC)
-        run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        run_id = new_run_id(now)
         with self._writing() as connection:
             row = {
                 "id": run_id,
@@ -194,6 +193,19 @@ class Store:
             found = connection.execute(select(schema.measurement).where(own).order_by(schema.measurement.c.id)).all()
             return [rows.measurement_from(row, environments[row.environment_id]) for row in found]
 
+    def collect(self, command: str, measurements: Sequence[Measurement]) -> int:
+        """Store a run that was measured elsewhere, or what of it is not here yet; returns how many were added.
+
+        Args:
+            command: what measured it; a run of that id must be of the same command.
+            measurements: of one run.
+
+        Raises:
+            BadInput: the run's id belongs to another command here, or a measurement cannot be one.
+        """
+        with self._writing() as connection:
+            return collected.add_missing(connection, command, measurements)
+
     @contextmanager
     def importing(self, sha256: str, name: str) -> Iterator[ImportWriter]:
         """Write what comes out of one file; all of it is stored at the end of the `with` statement, or nothing.
@@ -265,7 +277,7 @@ class Store:
             taken = _is_taken(connection, calibration.name)
             if not taken:
                 _check_runs(connection, sources)
-                _insert_calibration(connection, calibration, sources)
+                calibrations.insert_calibration(connection, calibration, sources)
         if taken and not (taken_ok and self._is_stored(calibration)):
             raise self._taken(calibration.name)
 
@@ -289,7 +301,7 @@ class Store:
             StoreError: its rows were tampered with.
         """
         with self._reading() as connection:
-            found = _named_id(connection, name)
+            found = calibrations.named_id(connection, name)
             head = connection.execute(select(schema.calibration).where(schema.calibration.c.id == found)).one()
             parts = [
                 connection.execute(select(part).where(part.c.calibration_id == found).order_by(part.c.id)).all()
@@ -305,7 +317,7 @@ class Store:
         """
         link = schema.calibration_run.c
         with self._reading() as connection:
-            own = link.calibration_id == _named_id(connection, name)
+            own = link.calibration_id == calibrations.named_id(connection, name)
             return list(connection.scalars(select(link.run_id).where(own).order_by(link.run_id)))
 
     def calibrations(self) -> list[CalibrationSummary]:
@@ -362,29 +374,6 @@ def _check_runs(connection: Connection, run_ids: Iterable[str]) -> None:
             raise UnknownName("run", run_id, connection.scalars(latest))
 
 
-def _calibration_id(connection: Connection, name: str) -> int | None:
-    return connection.scalar(select(schema.calibration.c.id).where(schema.calibration.c.name == name))
-
-
 def _is_taken(connection: Connection, name: str) -> bool:
-    return _calibration_id(connection, name) is not None or networks.network_id(connection, name) is not None
-
-
-def _named_id(connection: Connection, name: str) -> int:
-    found = _calibration_id(connection, name)
-    if found is None:
-        raise UnknownName("calibration", name, connection.scalars(select(schema.calibration.c.name)))
-    return found
-
-
-def _insert_calibration(connection: Connection, calibration: Calibration, run_ids: Sequence[str]) -> None:
-    connection.execute(insert(schema.calibration), rows.calibration_columns(calibration))
-    new = _named_id(connection, calibration.name)
-    for table, columns in (
-        (schema.kernel_fit, [rows.fit_columns(fit, new) for fit in calibration.fits]),
-        (schema.constant, [rows.constant_columns(constant, new) for constant in calibration.constants]),
-        (schema.measured_shape, [rows.shape_columns(shape, new) for shape in calibration.shapes]),
-        (schema.calibration_run, [{"calibration_id": new, "run_id": run_id} for run_id in run_ids]),
-    ):
-        if columns:
-            connection.execute(insert(table), columns)
+    known = calibrations.calibration_id(connection, name), networks.network_id(connection, name)
+    return any(found is not None for found in known)

@@ -87,3 +87,30 @@ NetworkName = Annotated[
 NetworkEnvironment = Annotated[
     str | None, typer.Option("--environment", metavar="TEXT", help="Which environment of the network, or a part of it.")
 ]
+Collectives = Annotated[
+    bool, typer.Option("--collectives", help="Measure collectives between processes; the next options are theirs.")
+]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks", help="Processes to start on this machine. Default: 2, or the launcher's.")
+]
+Largest = Annotated[
+    str | None, typer.Option("--largest", metavar="SIZE", help="Largest message. Default: 64MiB, on GPUs 1GiB.")
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        "--groups", metavar="KIND,...", help="all, node, across (one rank of each node), first:N (the first N)."
+    ),
+]
+Dtypes = Annotated[str | None, typer.Option("--dtypes", metavar="TYPE,...", help="Such as fp32,bf16. Default: fp32.")]
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="NAME,...", help="Such as all_reduce,p2p. Default: every collective.")
+]
+Concurrent = Annotated[bool, typer.Option("--concurrent", help="Measure groups also all at once: contention.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the files of an earlier run hold.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", metavar="DIR", help="Where each rank keeps its file; needed under torchrun, srun, mpirun."
+    ),
+]
