@@ -31,6 +31,7 @@ from profiler.collectives.settings import PLACES, CollectiveSettings
 from service.collective_rows import JOB_KEYS, CollectiveRow, rows_of
 from service.fitting import FitRequest, fit_stored
 from service.hosts import host_key, remember_hosts
+from service.launch_lines import LARGEST_BYTES
 from service.requests import Progress, silent
 
 COMMAND = "measure --collectives"
@@ -38,8 +39,6 @@ COMMAND = "measure --collectives"
 
 BUDGET_S, QUICK_BUDGET_S = 300.0, 60.0
 QUICK_FACTOR = 4.0
-LARGEST_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
-"""Gradients are this large; a bandwidth found on smaller messages misses by a third and more on larger ones."""
 
 
 @dataclass(frozen=True)

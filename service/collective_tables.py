@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from oracle.units import format_rate, format_seconds
+from service.launch_lines import ADDRESS
 from service.tables import print_notes, show_table, table
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from profiler.collectives.records import Unavailable
     from service.collecting import CollectivesResult, CollectResult
     from service.collective_rows import CollectiveRow
+    from service.measurement_plan import MeasurementPlan
 
 _MOST_NOTES = 20
 
@@ -105,5 +107,33 @@ def _say(out: Console, text: str) -> None:
     out.print(escape(text), highlight=False, soft_wrap=True)
 
 
-PRINTERS: dict[str, Callable[[Any], None]] = {"collectives": print_measured, "collect": print_collected}
+def print_plan(plan: MeasurementPlan) -> None:
+    """What to run on a cluster, why, and the lines that start it."""
+    out = Console()
+    for job in plan.jobs:
+        where = f"{job.nodes} node{'s' if job.nodes > 1 else ''} of {job.ranks_per_node} ranks"
+        placement = f" ({job.placement})" if job.placement else ""
+        minutes = f"measuring {format_seconds(job.budget_s)}, time limit {format_seconds(job.launch.time_limit_s)}"
+        out.print(f"[bold]{escape(job.name)}[/]: {escape(f'{where}{placement}, {minutes}')}", highlight=False)
+        groups = table("", "  group", ">ranks", "why")
+        for group in job.groups:
+            groups.add_row(f"  {group.kind}", str(group.ranks), escape(group.why))
+        show_table(out, groups)
+        for launcher, line in job.launch.commands().items():
+            _say(out, f"  {launcher:9} {line}")
+        _say(out, f"  {'then':9} {job.launch.collect}")
+    if any(job.nodes > 1 for job in plan.jobs):
+        _say(out, "before, in a batch job of Slurm (srun and torchrun need to know where rank 0 is):")
+        for line in ADDRESS:
+            _say(out, f"  {line}")
+    for script in plan.scripts:
+        _say(out, f"wrote {script}")
+    print_notes(out, plan.notes)
+
+
+PRINTERS: dict[str, Callable[[Any], None]] = {
+    "collectives": print_measured,
+    "collect": print_collected,
+    "plan-measurement": print_plan,
+}
 """The printer of each command's result."""

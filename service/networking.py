@@ -219,11 +219,39 @@ def collect(
     show("collect", result, json)
 
 
+def plan_measurement(
+    cluster: Annotated[Path, typer.Option("--cluster", metavar="FILE", help="The network, tier by tier, in YAML.")],
+    max_nodes: Annotated[int, typer.Option("--max-nodes", help="Of one job.")] = 8,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Longest time of measuring in one job.")] = "30min",
+    device: Annotated[str, typer.Option("--device", help="cuda (NCCL) or cpu (Gloo).")] = "cuda",
+    dtypes: Dtypes = None,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="For the files of all ranks; every node must see it.")
+    ] = Path("collectives"),
+    sbatch: Annotated[
+        Path | None, typer.Option("--sbatch", metavar="FILE", help="Write a batch script for Slurm, one for each job.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what to measure on a cluster, and how to start it.
+
+    Runs on a login node, without torch: on how many nodes, for how long, and why, from the tiers of a cluster file.
+    """
+    from oracle.units import parse_seconds
+    from service.measurement_plan import PlanRequest, write_scripts
+    from service.measurement_plan import plan_measurement as use_case
+
+    types = tuple(part.strip() for part in (dtypes or "fp32").split(","))
+    plan = use_case(PlanRequest(cluster, max_nodes, parse_seconds(budget), device, types, folder))
+    show("plan-measurement", plan if sbatch is None else write_scripts(plan, sbatch), json)
+
+
 NETWORKS: dict[str, Callable[..., None]] = {
     "import": import_,
     "fit": fit,
     "price": price,
     "measure": measure,
     "collect": collect,
+    "plan-measurement": plan_measurement,
 }
 """Name -> command."""
