@@ -47,7 +47,7 @@ def print_collected(result: CollectResult) -> None:
     out = Console()
     _print_rows(out, result.rows)
     for run in result.runs:
-        scale = f"{run.ranks or 'unknown'} ranks on {run.nodes or "unknown"} node(s) of {run.device}"
+        scale = f"{run.ranks or 'unknown'} ranks on {run.nodes or 'unknown'} node(s) of {run.device}"
         known = run.visits - run.added
         known_text = f", {known} were known already" if known else ""
         _say(out, f"run {run.run} ({scale}): {run.added} visits added{known_text}")

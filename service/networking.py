@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from oracle.errors import BadInput
-from service.console import open_store, progress_bar, show
-from service.options import (
-    CalibrationName,
-    Collectives,
-    Concurrent,
-    Db,
-    Dtypes,
-    Folder,
-    Groups,
-    Json,
-    Largest,
-    NetworkEnvironment,
-    NetworkName,
-    Only,
-    Ranks,
-    RealDevice,
-    Resume,
-)
-
-if TYPE_CHECKING:
-    from service.collecting import CollectivesRequest
+from service.console import open_store, show
+from service.options import CalibrationName, Db, Dtypes, Json, NetworkEnvironment, NetworkName
 
 
 def import_(
@@ -119,89 +99,6 @@ def price(
     show("price", result, json)
 
 
-def measure(
-    collectives: Collectives = False,
-    device: RealDevice = "cpu",
-    ranks: Ranks = None,
-    budget: Annotated[str | None, typer.Option(metavar="TIME", help="How long to measure. Default: 5min.")] = None,
-    largest: Largest = None,
-    groups: Groups = None,
-    dtypes: Dtypes = None,
-    only: Only = None,
-    concurrent: Concurrent = False,
-    resume: Resume = False,
-    name: Annotated[str | None, typer.Option(help="Name of the files while they are written.")] = None,
-    folder: Folder = None,
-    seed: Annotated[int, typer.Option(help="Order of the cases.")] = 0,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Measure collectives and store them, without a fit.
-
-    Starts its own processes on this machine. Under torchrun, srun or mpirun it is one of theirs: each rank writes a
-    file of its own into --folder, and 'stepgauge collect' brings them into a store.
-    """
-    if not collectives:
-        raise BadInput("what is to be measured? --collectives; 'stepgauge calibrate' measures kernels")
-    lists = {"groups": groups, "dtypes": dtypes, "only": only}
-    request = collectives_request(
-        budget,
-        lists,
-        device=device,
-        ranks=ranks,
-        largest=largest,
-        concurrent=concurrent,
-        resume=resume,
-        name=name,
-        folder=folder,
-        seed=seed,
-    )
-    run_collectives(request, False, db, json)
-
-
-def collectives_request(budget: str | None, lists: Mapping[str, str | None], **fields: Any) -> CollectivesRequest:
-    """The request that the options of a command make.
-
-    Args:
-        budget: a time.
-        lists: texts of names separated by commas.
-        fields: the others, as `CollectivesRequest` has them.
-    """
-    from oracle.units import parse_seconds
-    from service.collecting import CollectivesRequest
-
-    given = {name: tuple(part.strip() for part in text.split(",")) for name, text in lists.items() if text}
-    return CollectivesRequest(budget_s=None if budget is None else parse_seconds(budget), **{**fields, **given})
-
-
-def run_collectives(request: CollectivesRequest, fit: bool, db: str | None, json: bool) -> None:
-    """Measure collectives and print what came of it; as one rank of many only rank 0 prints, and no store is opened."""
-    from service.collecting import launched_rank, measure_here, take_part
-
-    rank = launched_rank()
-    if rank is None:
-        with open_store(db) as store, progress_bar() as progress:
-            result = measure_here(store, request, fit, progress)
-    elif rank == 0:
-        with progress_bar() as progress:
-            result = take_part(request, progress)
-    else:
-        take_part(request)
-        return
-    show("collectives", result, json)
-
-
-def refuse_alone(options: Mapping[str, object]) -> None:
-    """Refuse options that only --collectives has.
-
-    Raises:
-        BadInput: one was given.
-    """
-    for name, value in options.items():
-        if value:
-            raise BadInput(f"--{name} needs --collectives")
-
-
 def collect(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Where ranks kept their files.")],
     name: Annotated[str | None, typer.Option(help="Fit them to a network of this name. Default: store only.")] = None,
@@ -250,7 +147,6 @@ NETWORKS: dict[str, Callable[..., None]] = {
     "import": import_,
     "fit": fit,
     "price": price,
-    "measure": measure,
     "collect": collect,
     "plan-measurement": plan_measurement,
 }

@@ -14,7 +14,7 @@ from profiler.backends.base import open_backend
 from profiler.backends.simulated import Disturbance, SimulatedDevice, true_constants, true_seconds
 from profiler.case import Case
 from profiler.measurement import Measurement
-from profiler.run import RunSettings, measure
+from profiler.run import Planned, RunSettings, measure
 
 CASE = Case(LayerCall(Linear(64, 32), Phase.FORWARD, 8), Execution())
 
@@ -73,7 +73,7 @@ def test_drift_moves_all_samples_by_the_same_sine() -> None:
 
 def test_the_measuring_loop_takes_it_for_a_device() -> None:
     recorded: list[Measurement] = []
-    measure([CASE], open_backend("simulated", 3), recorded.append, RunSettings("run", budget_s=5.0))
+    measure([Planned(CASE)], open_backend("simulated", 3), recorded.append, RunSettings("run", budget_s=5.0))
     assert {measurement.device for measurement in recorded} == {"simulated device"}
     truth = true_seconds(Linear(64, 32), Phase.FORWARD, 8, Execution())
     assert recorded[0].median_s == pytest.approx(truth, rel=0.1)

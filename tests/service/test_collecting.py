@@ -274,14 +274,14 @@ def test_collect_does_not_add_to_a_run_of_another_kind(
     _write(tmp_path / "files", _visits(make_measurement, run, (0, 1)))
     ran = stepgauge("collect", tmp_path / "files", "--db", store)
     assert ran.code == 2
-    assert "is one of 'calibrate' here" in ran.err
+    assert "here, not of 'measure --collectives'" in ran.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("calibrate", "--ranks", 4), "--ranks needs --collectives"),
-        (("measure",), "--collectives"),
+        (("calibrate", "--ranks", 4), "--ranks goes with --collectives"),
+        (("measure", "--collectives", "--batch", 8), "--batch goes without --collectives"),
         (("measure", "--collectives", "--ranks", 1), "at least 2 ranks"),
         (("measure", "--collectives", "--only", "all_reduc"), "did you mean 'all_reduce'"),
         (("measure", "--collectives", "--dtypes", "fp8"), "unknown data type"),
