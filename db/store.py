@@ -36,6 +36,7 @@ class CalibrationSummary:
     Args:
         constants, shapes: how many it has.
         median_held_out_error, worst_held_out_error: over its fits, as a fraction of the time; None without fits.
+        environment: the identity that it was measured in.
     """
 
     name: str
@@ -45,6 +46,7 @@ class CalibrationSummary:
     shapes: int
     median_held_out_error: float | None
     worst_held_out_error: float | None
+    environment: dict[str, str]
 
 
 class Store:
@@ -321,6 +323,7 @@ class Store:
                 shapes=shapes[head.id],
                 median_held_out_error=statistics.median(errors[head.id]) if errors[head.id] else None,
                 worst_held_out_error=max(errors[head.id], default=None),
+                environment=head.environment,
             )
             for head in heads
         ]

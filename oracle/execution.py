@@ -152,13 +152,13 @@ def execution_from_key(key: str, *, update: bool) -> Execution:
     if not rest:
         raise BadInput(f"'{key}' is no execution; it reads like fp32/{MEMORY_FORMATS[0]}")
     known = _UPDATE_OPTIONS if update else _KERNEL_OPTIONS
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"optimizer" if update else "memory_format": rest[0]}
     for option in rest[1:]:
         name, given, value = option.partition("=")
         if name not in known or bool(given) == (name not in _NAMED_OPTIONS):
             raise UnknownName("option of an execution", option, known)
         options[name] = value if given else True
-    return Execution(precision, **{"optimizer" if update else "memory_format": rest[0]}, **options)
+    return Execution(precision, **options)
 
 
 _NAMED_OPTIONS = ("attention", "update")

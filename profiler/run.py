@@ -27,6 +27,7 @@ from profiler.anchors import visit_anchor
 from profiler.backends.base import Backend
 from profiler.case import Case
 from profiler.measurement import Environment, Measurement
+from profiler.state_sampler import StateSampler, sampling
 from profiler.stopping import StoppingRule, median_halfwidth
 from profiler.visit import Visit, measurement_of, sample_until
 
@@ -191,11 +192,12 @@ def measure(
     """
     histories = [_History(planned) for planned in cases]
     start_s = time.monotonic()
-    run = _Run(backend, record, refuse, settings, progress, start_s + settings.budget_s)
-    if any(_open(history, settings) for history in histories):
-        run.visit_anchors()
-        _rounds(run, histories)
-        run.visit_anchors()
+    with sampling(backend) as sampler:
+        run = _Run(backend, record, refuse, settings, progress, sampler)
+        if any(_open(history, settings) for history in histories):
+            run.visit_anchors()
+            _rounds(run, histories)
+            run.visit_anchors()
     measured = [history for history in histories if history.visits]
     return RunSummary(
         run_id=settings.run_id,
@@ -250,10 +252,11 @@ class _Run:
         refuse: Refuse,
         settings: RunSettings,
         progress: Progress,
-        deadline_s: float,
+        sampler: StateSampler,
     ) -> None:
         self.backend, self.record, self.refuse = backend, record, refuse
-        self.settings, self.progress, self.deadline_s = settings, progress, deadline_s
+        self.settings, self.progress, self.sampler = settings, progress, sampler
+        self.deadline_s = time.monotonic() + settings.budget_s
         self.rounds = 0
         self.anchors = list(settings.anchors)
         self.anchors_s = 0.0  # how long the last visit of all anchors took
@@ -303,14 +306,15 @@ class _Run:
         """Measure one case once more; says whether that gave a measurement."""
         begun_s = time.monotonic()
         try:
-            with self.backend.open(history.case) as kernel:
+            with self.backend.open(history.case) as kernel, self.sampler.window() as window:
                 visit = sample_until(kernel, self.settings.rule, self.deadline_s - self.anchors_s)
         except (OutOfMemory, BadInput) as error:
             history.reason, history.refused = str(error), True
             self.refuse(Unmeasured(history.case, history.reason, refused=True))
             return False
         if isinstance(visit, Visit):
-            measurement = measurement_of(history.case, visit, self.backend, environment, self.settings)
+            taken = measurement_of(history.case, visit, self.backend, environment, self.settings)
+            measurement = window.summary.added_to(taken)
             history.add(measurement, time.monotonic() - begun_s)
             self.record(measurement)
             return True

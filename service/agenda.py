@@ -76,9 +76,15 @@ def plan_fact(request: MeasureRequest, design: Design, environment: Environment)
     return Fact(PLAN, f"{len(design.cases)} cases", values)
 
 
-def session_fact() -> Fact:
-    """That a process begins to work on a run now."""
-    return Fact(SESSION, now(), {})
+def session_fact(labels: Sequence[str] = ()) -> Fact:
+    """That a process begins to work on a run now, and under which conditions (`service.checking.labels_for`)."""
+    return Fact(SESSION, now(), {"labels": list(labels)})
+
+
+def run_labels(facts: Iterable[Fact]) -> tuple[str, ...]:
+    """The conditions of all sessions of a run, each once."""
+    sessions = (fact.values for fact in facts if fact.kind == SESSION)
+    return tuple(dict.fromkeys(str(label) for values in sessions for label in values.get("labels", ())))
 
 
 def refused_fact(item: Unmeasured) -> Fact:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, MissingDependency
-from profiler.backends.base import open_backend
+from profiler.backends.base import Backend, open_backend
 from profiler.run import RunSummary
+from service.agenda import run_labels
+from service.checking import labels_for
 from service.measuring import fit_reserve_s, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
 
@@ -58,11 +60,19 @@ class CalibrateResult:
         }
 
 
-def calibrate(store: Store, request: CalibrateRequest, progress: Progress = silent) -> CalibrateResult:
+def calibrate(
+    store: Store, request: CalibrateRequest, progress: Progress = silent, backend: Backend | None = None
+) -> CalibrateResult:
     """Measure the cases of a device within a budget, fit them, and store the calibration.
 
     Every measurement is stored as soon as it is taken; the calibration is stored whole or not at all, together with
     the end of its run.
+
+    Args:
+        store: where to.
+        request: what to measure, and for how long.
+        progress: told of every visit.
+        backend: the device, where it is open already; else the request says which kind to open.
 
     Raises:
         BadInput: the name is taken, or the run cannot go on here. UnknownName: no such device, model, strategy or run.
@@ -71,8 +81,9 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
     started_s = time.monotonic()
     _check_libraries()
     _check_free(store, request.name)
-    backend = open_backend(request.device)
-    with working_on(store, request, backend) as session:
+    labels = labels_for(request.device, request.force)
+    backend = backend or open_backend(request.device)
+    with working_on(store, request, backend, labels) as session:
         agenda = session.agenda
         _check_free(store, agenda.name)
         run = session.measure(started_s, fit_reserve_s(len(agenda.cases)), progress)
@@ -84,15 +95,15 @@ def calibrate(store: Store, request: CalibrateRequest, progress: Progress = sile
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         name = agenda.name or free_name(store, backend.device, created_at)
         calibration, report = fit(store.measurements(run.run_id), name, created_at=created_at)
-        calibration = replace(calibration, notes=_all_notes(run, calibration.notes))
+        calibration = replace(calibration, notes=_all_notes(store, run, calibration.notes))
         store.add_calibration(calibration, [run.run_id], finishes=run.run_id)
     return CalibrateResult(
         calibration, report, run, time.monotonic() - started_s, store.location, resumed=session.resumed
     )
 
 
-def _all_notes(run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
-    return (*unmeasured_notes(run), *notes)
+def _all_notes(store: Store, run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
+    return (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *notes)
 
 
 def _check_libraries() -> None:

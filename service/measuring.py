@@ -30,7 +30,8 @@ from profiler.anchors import choose_anchors
 from profiler.backends.base import Backend, open_backend
 from profiler.run import RunSettings, RunSummary, Unmeasured, describe, measure
 from profiler.stopping import StoppingRule
-from service.agenda import Agenda, Design, find_agenda, plan_fact, refused_fact, session_fact, with_name
+from service.agenda import Agenda, Design, find_agenda, plan_fact, refused_fact, run_labels, session_fact, with_name
+from service.checking import labels_for
 from service.claims import claimed
 from service.requests import MeasureRequest, Progress, Questions, silent
 
@@ -110,12 +111,14 @@ def measure_device(store: Store, request: MeasureRequest, progress: Progress = s
         MissingDependency: torch is not installed.
     """
     started_s = time.monotonic()
+    labels = labels_for(request.device, request.force)
     backend = open_backend(request.device)
-    with working_on(store, request, backend) as session:
+    with working_on(store, request, backend, labels) as session:
         run = session.measure(started_s, 0.0, progress)
         store.finish_run(run.run_id)
+    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run))
     elapsed_s = time.monotonic() - started_s
-    return MeasureResult(backend.device, run, unmeasured_notes(run), elapsed_s, store.location, session.resumed)
+    return MeasureResult(backend.device, run, notes, elapsed_s, store.location, session.resumed)
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,16 @@ def fit_reserve_s(cases: int) -> float:
 
 
 @contextmanager
-def working_on(store: Store, request: MeasureRequest, backend: Backend) -> Iterator[Session]:
+def working_on(
+    store: Store, request: MeasureRequest, backend: Backend, labels: Sequence[str] = ()
+) -> Iterator[Session]:
     """Begin a run, or go on with one; how it ends is noted where an error ends it, else it is for the caller to note.
+
+    Args:
+        store: where it is.
+        request: what is asked.
+        backend: the device.
+        labels: the conditions under which it is measured now.
 
     Raises:
         BadInput: the run cannot go on here, or another process is measuring it.
@@ -172,7 +183,7 @@ def working_on(store: Store, request: MeasureRequest, backend: Backend) -> Itera
     found = find_agenda(store, request, backend) if request.resume or request.run_id else None
     agenda = with_name(found, request) if found else _begin(store, request, backend)
     with claimed(agenda.run_id):
-        store.resume_run(agenda.run_id, session_fact())
+        store.resume_run(agenda.run_id, session_fact(labels))
         status = "failed"
         try:
             yield Session(store, backend, agenda, resumed=found is not None)

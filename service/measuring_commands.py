@@ -20,6 +20,7 @@ from service.options import (
     Dtypes,
     Folder,
     For,
+    Force,
     ForStrategies,
     Groups,
     Json,
@@ -48,6 +49,7 @@ def calibrate(
     batch_per_device: BatchPerDevice = None,
     resume: Resume = False,
     run: RunId = None,
+    force: Force = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -88,6 +90,7 @@ def calibrate(
         questions=parse_questions(for_, strategies, devices, batch, batch_per_device),
         resume=resume,
         run_id=run,
+        force=force,
     )
     with open_store(db) as store, progress_bar() as progress:
         result = use_case(store, request, progress)
@@ -105,6 +108,7 @@ def measure(
     batch_per_device: BatchPerDevice = None,
     resume: Resume = False,
     run: RunId = None,
+    force: Force = False,
     precision: Precision = "fp32",
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
@@ -142,6 +146,7 @@ def measure(
         questions=parse_questions(for_, strategies, devices, batch, batch_per_device),
         resume=resume,
         run_id=run,
+        force=force,
     )
     with open_store(db) as store, progress_bar() as progress:
         result = measure_device(store, request, progress)

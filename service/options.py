@@ -108,6 +108,7 @@ Resume = Annotated[
         "--resume", help="Go on with the newest unfinished run of this device, or with the files of --collectives."
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Go on where doctor refuses; the result says so.")]
 RunId = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Go on with this run.")]
 Collectives = Annotated[
     bool, typer.Option("--collectives", help="Measure collectives between processes; the next options are theirs.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.predicting import PredictResult
     from service.validating import ValidateResult
 
-_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "refuse": "[red]refuse[/]", "fail": "[red]fail[/]"}
 
 
 def print_report(report: Report) -> None:
@@ -87,6 +87,7 @@ def print_catalogue(catalogue: Catalogue) -> None:
         cells = (escape(network.name), f"network: {escape(network.fabric)}", network.created_at)
         table.add_row(*cells, str(network.constants), "", "")
     _show(console, table)
+    _notes(console, [f"{item.name}: {note}" for item in catalogue.calibrations for note in catalogue.stale(item)])
 
 
 def print_shown(shown: ShownCalibration | ShownNetwork) -> None:

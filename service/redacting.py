@@ -1,9 +1,9 @@
 """Calibrations and networks without what could tell whose they are, to be given away.
 
 Kept is what is on a list: versions, counts, switches and algorithms, each only where its value looks like one, since a
-variable may hold anything (a path with a user's name, a host). Everything else of an environment becomes a digest under
-this user's own key (`service.hosts`): equal values stay equal, so that environments still tell curves apart, and nobody
-can try names against them. The name and what it says of the fabric beside the device become digests as well, notes are
+variable may hold anything (a path with a user's name, a host). The rest of a device's environment is left out, that of
+a network becomes digests under this user's own key (`service.hosts`): equal values stay equal, so that environments still
+tell curves apart, and nobody can try names against them. The name and what it says of the fabric beside the device become digests as well, notes are
 left out. The device's own name and all numbers stay: they are what is given away.
 """
 
@@ -106,9 +106,9 @@ class Redaction:
             return self.digest(text)
         return label(dict(self.setting(name, value) for name, value in pairs))
 
-    def environment(self, values: Mapping[str, str]) -> dict[str, str]:
-        """An environment, entry by entry."""
-        return dict(self.setting(name, value) for name, value in values.items())
+    def plain(self, values: Mapping[str, str]) -> dict[str, str]:
+        """The entries of an environment that stay as they are."""
+        return {name: value for name, value in values.items() if self.setting(name, value) == (name, value)}
 
 
 def redaction(wanted: bool, name: str | None) -> Redaction | None:
@@ -129,7 +129,7 @@ def redacted_calibration(calibration: Calibration, how: Redaction) -> Calibratio
     return replace(
         calibration,
         name=how.name_of(calibration.name),
-        environment=how.environment(calibration.environment),
+        environment=how.plain(calibration.environment),
         validity_key=how.digest(calibration.validity_key),
         notes=(_LEFT_OUT.format(count=len(calibration.notes)),),
     )

@@ -66,6 +66,7 @@ class MeasureRequest:
         questions: measure what these need; None measures the default models.
         resume: go on with the newest unfinished run of the device and the execution, where there is one.
         run_id: go on with this one.
+        force: go on where `doctor` says that something else than the device would be measured.
     """
 
     device: str = "cpu"
@@ -76,6 +77,7 @@ class MeasureRequest:
     questions: Questions | None = None
     resume: bool = False
     run_id: str | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:

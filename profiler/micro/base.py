@@ -167,7 +167,8 @@ def layer_of(build: Builder, kind: type[L]) -> L:
 def gradient_like(forward: Callable[[], Tensor]) -> Tensor:
     """Normal random numbers with the shape, type and memory format of what `forward` returns."""
     with torch.no_grad():
-        return torch.randn_like(forward())
+        result = forward()
+        return torch.empty_like(result).copy_(random_normal(result.shape, result.device))
 
 
 def through_autograd(result: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> Run:

@@ -74,7 +74,8 @@ def test_two_environments_are_refused_with_their_difference() -> None:
 def test_flags_and_unseen_drift_become_notes() -> None:
     calibration, report = fit([one(), replace(one(16), flags=("noisy",))], "noted", created_at=NOW)
     assert calibration.notes == report.notes
-    assert "1 of 2 measurements are flagged noisy" in calibration.notes
+    noisy = "1 of 2 measurements are flagged noisy: their median is known less well than was asked"
+    assert noisy in calibration.notes
     assert any("0 of 2 cases were visited twice" in note for note in calibration.notes)
 
 
