@@ -149,8 +149,8 @@ def print_gradient(calibration: LinkCalibration, visits: Visits) -> None:
             counts = "; ".join(", ".join(f"{1e3 * second:.1f}" for second in by_size[size]) for size in sizes)
             print(
                 f"all_reduce of ResNet-50's gradient {what}, {curve.key.ranks} ranks: "
-                f"predicted {1e3 * predicted:.1f} ms (80 %: {100 * half:.0f} % either way), measured {1e3 * measured:.1f} ms ({counts}): "
-                f"{100 * (predicted / measured - 1):+.1f} %"
+                f"predicted {1e3 * predicted:.1f} ms (80 %: {100 * half:.0f} % either way), "
+                f"measured {1e3 * measured:.1f} ms ({counts}): {100 * (predicted / measured - 1):+.1f} %"
             )
 
 
