@@ -3,8 +3,8 @@
 Kept is what is on a list: versions, counts, switches and algorithms, each only where its value looks like one, since a
 variable may hold anything (a path with a user's name, a host). The rest of a device's environment is left out, that of
 a network becomes digests under this user's own key (`service.hosts`): equal values stay equal, so that environments
-still tell curves apart, and nobody can try names against them. The name and what it says of the fabric beside the device
-become digests as well, notes are left out. The device's own name and all numbers stay: they are what is given away.
+still tell curves apart, and nobody can try names against them. The name and what it says of the fabric beside the
+device become digests as well, notes are left out. The device's own name and all numbers stay: they are given away.
 """
 
 from __future__ import annotations
