@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
-from calibration.kernels import Dropped, FamilyFit, fit_family
+from calibration.kernels import Dropped
+from calibration.processors import processor_of
 from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, visits
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
@@ -27,6 +29,7 @@ class FamilyReport:
     Args:
         shapes: distinct shapes; samples: raw samples behind them.
         held_out_error: mean |predicted / measured - 1| on layers left out of the fit; None where nothing was fitted.
+        additive_error: the same of constants that add up, which the fit was chosen against.
         dropped: constants that the measurements do not identify.
     """
 
@@ -36,6 +39,7 @@ class FamilyReport:
     shapes: int
     samples: int
     held_out_error: float | None
+    additive_error: float | None
     dropped: tuple[Dropped, ...]
 
 
@@ -65,10 +69,13 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
     _one_device(measurements)
     found = visits(measurements)
     shapes = tuple(measured_shape(call, execution, taken) for (call, execution), taken in found.items())
-    fits = {key: fit_family(members) for key, members in sorted(_by_family(shapes).items())}
-    reports = tuple(_family_report(key, members, fits[key]) for key, members in sorted(_by_family(shapes).items()))
-    notes = (*_unfitted(reports), *_flagged(measurements), *_thin(found))
     environment = measurements[0].environment
+    processor = processor_of(measurements[0].device, environment.identity)
+    groups = sorted(by_family(shapes).items())
+    fits = {key: fit_best(members, processor) for key, members in groups}
+    reports = tuple(_family_report(key, members, fits[key]) for key, members in groups)
+    said = (f"{'.'.join(key[:2])}: {note}" for key, fitted in fits.items() for note in fitted.notes)
+    notes = (*_unfitted(reports), *said, *_flagged(measurements), *_thin(found))
     calibration = Calibration(
         name=name,
         device=measurements[0].device,
@@ -104,16 +111,18 @@ def _difference(first: object, other: object) -> str:
 Key = tuple[str, Phase, str]
 
 
-def _by_family(shapes: Iterable[MeasuredShape]) -> dict[Key, list[MeasuredShape]]:
+def by_family(shapes: Iterable[MeasuredShape]) -> dict[Key, list[MeasuredShape]]:
+    """The shapes of each (family, phase, execution)."""
     groups: dict[Key, list[MeasuredShape]] = defaultdict(list)
     for shape in shapes:
         groups[(family(shape.layer, shape.phase), shape.phase, shape.execution)].append(shape)
     return groups
 
 
-def _family_report(key: Key, members: Sequence[MeasuredShape], result: FamilyFit) -> FamilyReport:
+def _family_report(key: Key, members: Sequence[MeasuredShape], result: FittedFamily) -> FamilyReport:
     error = result.fit.held_out_error if result.fit else None
-    return FamilyReport(*key, len(members), sum(shape.count for shape in members), error, result.dropped)
+    samples = sum(shape.count for shape in members)
+    return FamilyReport(*key, len(members), samples, error, result.additive_error, result.dropped)
 
 
 def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:

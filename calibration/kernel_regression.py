@@ -12,7 +12,7 @@ repeats and too few shapes are notes, which belong to the calibration and are sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,6 +46,7 @@ class RegressionReport:
     Args:
         constants: the roofline's constants with their covariance.
         roofline_error, error: mean |predicted / measured - 1| on left-out kernels, of the constants and of the model.
+        log_spread: root mean square of ln(measured / predicted) on left-out kernels, of the model.
         process_share: weight of the process in the residual; 0.0 where the gate kept the roofline alone.
         prior_share: weight of the prior's branch.
         notes: what a reader has to know.
@@ -54,6 +55,7 @@ class RegressionReport:
     constants: RooflineFit
     roofline_error: float
     error: float
+    log_spread: float
     process_share: float
     prior_share: float
     notes: tuple[str, ...]
@@ -79,7 +81,7 @@ class _LeftOut:
     sd: Floats
 
 
-def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[object] | None) -> tuple[_Sample, list[str]]:
+def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | None) -> tuple[_Sample, list[str]]:
     """One row per shape with the median of its times, and notes."""
     seconds = np.asarray(seconds, dtype=np.float64)
     if len(seconds) != len(kernels):
@@ -105,7 +107,8 @@ def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[object] | No
         )
     if len(medians) > 2 and np.ptp(medians) == 0:
         notes.append("all times are equal, so only the launch time is known")
-    names = np.arange(len(kernels)) if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
+    numbers: dict[Hashable, int] = {}
+    names = np.array([numbers.setdefault(group, len(numbers)) for group in groups or range(len(kernels))])
     keep = np.sort(first_rows)
     where = np.argsort(np.argsort(first_rows))
     ordered = np.empty_like(medians)
@@ -181,7 +184,7 @@ def _gated(branch: Branch, left_out: _LeftOut, seconds: Floats) -> tuple[Branch,
 
 
 def fit_kernel_model(
-    kernels: Quantities, seconds: Floats, groups: Sequence[object] | None = None, prior: Trees | None = None
+    kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | None = None, prior: Trees | None = None
 ) -> tuple[KernelModel, RegressionReport]:
     """Fit one kernel family of one device.
 
@@ -228,6 +231,7 @@ def fit_kernel_model(
         constants=constants,
         roofline_error=mean_error(fitted[0][1].roofline, sample.seconds),
         error=mean_error(logs, sample.seconds),
+        log_spread=float(np.sqrt(np.mean((np.log(sample.seconds) - logs) ** 2))),
         process_share=branches[0].process_share,
         prior_share=0.0 if prior is None else float(shares[1]),
         notes=tuple(notes),

@@ -32,7 +32,7 @@ _MIN_LEAF = 5
 
 
 def as_stored(inputs: Floats) -> Floats:
-    """Inputs rounded to float32, as they are stored: fit and reload see the same numbers."""
+    """Numbers rounded to float32, as they are stored: fit and reload see the same ones."""
     found: Floats = inputs.astype(np.float32).astype(np.float64)
     return found
 
@@ -130,4 +130,4 @@ def fit_trees(inputs: Floats, residuals: Floats, weights: Floats | None = None) 
         right[row, nodes] = np.where(inner, tree.children_right, itself[row, nodes])
         cut[row, nodes] = np.where(inner, tree.threshold, _RATE * tree.value[:, 0, 0])
     depth = max(tree.max_depth for tree in grown)
-    return Trees(feature, left, right, cut, depth, float(model.init_.constant_[0, 0]))
+    return Trees(feature, left, right, as_stored(cut), depth, float(model.init_.constant_[0, 0]))

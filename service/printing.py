@@ -128,7 +128,7 @@ def _kernels(fit: KernelFit) -> str:
 def _constant(fit: KernelFit, quantity: str) -> str:
     """Value and 80 % interval, or a dash."""
     for constant in fit.constants:
-        if constant.quantity == quantity:
+        if constant.quantity == quantity and constant.identified:
             numbers = (constant.value, constant.lo, constant.hi)
             if quantity == "launch_s":
                 value, lo, hi = map(format_seconds, numbers)
