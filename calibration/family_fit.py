@@ -38,6 +38,9 @@ NEEDED_GAIN = 0.05
 NOISE = 1.5
 """Held-out spread over the spread of repeats up to which nothing is left to learn."""
 
+MOST_SHAPES = 1500
+"""Shapes that a family is fitted on; of an imported table with more, the others are looked up all the same."""
+
 VAGUE = "its interval is too wide to say anything"
 """Of a roofline's constant that is kept because the others were fitted beside it."""
 
@@ -76,6 +79,7 @@ def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees
         processor: of the device.
         prior: the residual over rooflines that other devices show, or None.
     """
+    shapes = _some(shapes)
     additive = fit_family(shapes)
     error = None if additive.fit is None else additive.fit.held_out_error
     plain = FittedFamily(additive.fit, additive.dropped, error)
@@ -110,6 +114,15 @@ def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees
     )
     vague = tuple(Dropped(constant.quantity, VAGUE) for constant in constants if not constant.identified)
     return FittedFamily(found, vague, error, report.notes)
+
+
+def _some(shapes: Sequence[MeasuredShape]) -> Sequence[MeasuredShape]:
+    """At most MOST_SHAPES of them, the fastest and the slowest among them."""
+    if len(shapes) <= MOST_SHAPES:
+        return shapes
+    ends = sorted(range(len(shapes)), key=lambda row: shapes[row].seconds)[:: len(shapes) - 1]
+    rows = np.random.default_rng(0).permutation(len(shapes))[: MOST_SHAPES - 2]
+    return [shapes[row] for row in sorted({*ends, *rows.tolist()})]
 
 
 def _is_noise(fit: KernelFit | None, shapes: Sequence[MeasuredShape]) -> bool:

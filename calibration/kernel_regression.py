@@ -32,6 +32,9 @@ RESIDUAL_SHAPES = 16
 UNTESTED_LOG_SD = 0.3
 """sd of ln(measured / predicted) that is assumed where there are too few shapes to leave any out."""
 
+_MOST_SCORES = 400
+"""z scores that are kept of a large family, as quantiles of all of them."""
+
 _FOLDS = 5
 _FOLD_ROUNDS = 12
 _SHARES = (1.0, 0.75, 0.5, 0.25)
@@ -219,6 +222,8 @@ def fit_kernel_model(
     scores = np.sort(np.abs(np.log(sample.seconds) - logs) / sd)
     if count <= _FOLDS:
         scores = np.array([1.2816, 1.6449])  # normal quantiles of 80 and 90 %: there is nothing to measure them with
+    if count > _MOST_SCORES:
+        scores = np.quantile(scores, np.arange(1, _MOST_SCORES + 1) / (_MOST_SCORES + 1))
     constants = fitted[0][0]
     model = KernelModel(
         branches=branches,
