@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
 from calibration.kernels import Dropped
 from calibration.processors import processor_of
+from calibration.quantities import Processor
 from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, visits
+from calibration.sources import prior_for
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
@@ -18,6 +20,9 @@ from profiler.measurement import Measurement
 
 USELESS_ERROR = 1.0
 """Held-out error from which the constants of a family say nothing of other shapes."""
+
+CONTRADICTION = 2.0
+"""Visits of one case that differ by more than this factor are said to contradict one another."""
 
 _NOTED_FLAGS = ("noisy", "throttled", "preempted")
 
@@ -52,13 +57,16 @@ class Report:
     notes: tuple[str, ...]
 
 
-def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> tuple[Calibration, Report]:
+def fit(
+    measurements: Sequence[Measurement], name: str, *, created_at: str, others: Sequence[Calibration] = ()
+) -> tuple[Calibration, Report]:
     """Fit everything that was measured of one device.
 
     Args:
         measurements: visits of kernel cases, in any order; those of one case are repeats of it.
         name: what the calibration will be called.
         created_at: UTC, ISO 8601.
+        others: calibrations of other devices, a prior for families of which few shapes were measured.
 
     Returns:
         The calibration (without an identity in any store) and the report.
@@ -72,10 +80,11 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
     environment = measurements[0].environment
     processor = processor_of(measurements[0].device, environment.identity)
     groups = sorted(by_family(shapes).items())
-    fits = {key: fit_best(members, processor) for key, members in groups}
+    others = [other for other in others if other.device != measurements[0].device]
+    fits = {key: _fit(members, processor, others) for key, members in groups}
     reports = tuple(_family_report(key, members, fits[key]) for key, members in groups)
     said = (f"{'.'.join(key[:2])}: {note}" for key, fitted in fits.items() for note in fitted.notes)
-    notes = (*_unfitted(reports), *said, *_flagged(measurements), *_thin(found))
+    notes = (*_unfitted(reports), *said, *_contradicting(found), *_flagged(measurements), *_thin(found))
     calibration = Calibration(
         name=name,
         device=measurements[0].device,
@@ -88,6 +97,15 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
         notes=notes,
     )
     return calibration, Report(len(measurements), reports, notes)
+
+
+def _fit(shapes: Sequence[MeasuredShape], processor: Processor, others: Sequence[Calibration]) -> FittedFamily:
+    prior, devices = prior_for(shapes, others)
+    fitted = fit_best(shapes, processor, prior)
+    if not fitted.prior_share:
+        return fitted
+    said = f"{fitted.prior_share:.0%} of its residual come from {', '.join(dict.fromkeys(devices))}"
+    return replace(fitted, notes=(*fitted.notes, said))
 
 
 def _one_device(measurements: Sequence[Measurement]) -> None:
@@ -146,6 +164,18 @@ def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:
         count = sum(flag in measurement.flags for measurement in measurements)
         if count:
             yield f"{count} of {len(measurements)} measurements are flagged {flag}"
+
+
+def _contradicting(found: Visits) -> Iterable[str]:
+    """Cases whose visits cannot both be right, whatever the machine did between them."""
+    medians = [[measurement.median_s for measurement in taken] for taken in found.values()]
+    apart = [max(times) / min(times) for times in medians]
+    count = sum(factor > CONTRADICTION for factor in apart)
+    if count:
+        yield (
+            f"{count} of {len(found)} cases were measured with times up to a factor of {max(apart):.3g} apart; "
+            "their medians are used"
+        )
 
 
 def _thin(found: Visits) -> Iterable[str]:

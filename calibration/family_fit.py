@@ -63,12 +63,14 @@ class FittedFamily:
         dropped: constants that are not identified, and why.
         additive_error: held-out error of additive constants; None where they were not fitted.
         notes: what has to be said of its measurements.
+        prior_share: how much of the price comes from the branch over a prior.
     """
 
     fit: KernelFit | None
     dropped: tuple[Dropped, ...]
     additive_error: float | None
     notes: tuple[str, ...] = ()
+    prior_share: float = 0.0
 
 
 def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees | None = None) -> FittedFamily:
@@ -113,7 +115,7 @@ def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees
         arrays=arrays_of(model, processor, kernels),
     )
     vague = tuple(Dropped(constant.quantity, VAGUE) for constant in constants if not constant.identified)
-    return FittedFamily(found, vague, error, report.notes)
+    return FittedFamily(found, vague, error, report.notes, report.prior_share)
 
 
 def _some(shapes: Sequence[MeasuredShape]) -> Sequence[MeasuredShape]:
