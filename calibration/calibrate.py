@@ -6,16 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from calibration.drift import steadied
 from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
 from calibration.kernels import Dropped
 from calibration.processors import processor_of
 from calibration.quantities import Processor
-from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, visits
+from calibration.repeats import LEAST_CASES, Visits, common_sd, disturbed_notes, measured_shape, visits
 from calibration.sources import prior_for
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
+from profiler.flags import flag_notes
 from profiler.measurement import Measurement
 
 USELESS_ERROR = 1.0
@@ -23,8 +25,6 @@ USELESS_ERROR = 1.0
 
 CONTRADICTION = 2.0
 """Visits of one case that differ by more than this factor are said to contradict one another."""
-
-_NOTED_FLAGS = ("noisy", "throttled", "preempted")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def fit(
         BadInput: no measurements, several devices, environments that do not match, or a sample that is no time.
     """
     _one_device(measurements)
-    found = visits(measurements)
+    steady, moved = steadied(measurements)
+    found = visits(steady)
     shapes = tuple(measured_shape(call, execution, taken) for (call, execution), taken in found.items())
     environment = measurements[0].environment
     processor = processor_of(measurements[0].device, environment.identity)
@@ -84,7 +85,8 @@ def fit(
     fits = {key: _fit(members, processor, others) for key, members in groups}
     reports = tuple(_family_report(key, members, fits[key]) for key, members in groups)
     said = (f"{'.'.join(key[:2])}: {note}" for key, fitted in fits.items() for note in fitted.notes)
-    notes = (*_unfitted(reports), *said, *_contradicting(found), *_flagged(measurements), *_thin(found))
+    noted = (*moved, *_contradicting(found), *flag_notes(measurements), *disturbed_notes(found))
+    notes = (*_unfitted(reports), *said, *noted, *_thin(found))
     calibration = Calibration(
         name=name,
         device=measurements[0].device,
@@ -157,13 +159,6 @@ def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
             f"the constants of {', '.join(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
             "measure again on a quiet machine before you rely on other shapes than the measured ones"
         )
-
-
-def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:
-    for flag in _NOTED_FLAGS:
-        count = sum(flag in measurement.flags for measurement in measurements)
-        if count:
-            yield f"{count} of {len(measurements)} measurements are flagged {flag}"
 
 
 def _contradicting(found: Visits) -> Iterable[str]:

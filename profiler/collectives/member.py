@@ -14,9 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oracle.errors import NoDevice
 from profiler.collectives.environment import collective_environment
-from profiler.collectives.places import RankPlace, groups_of
+from profiler.collectives.places import RankPlace, device_index, groups_of
 from profiler.collectives.records import (
     RankFile,
     environment_values,
@@ -83,6 +82,10 @@ class RankRun:
         end_s = time.monotonic() + self.settings.budget_s
         self._device = self._own_device()
         self._join()
+        self._measure(end_s)
+        self._leave()
+
+    def _measure(self, end_s: float) -> None:
         agreement = self._agreement = Agreement(dist.new_group(backend="gloo", timeout=self._timeout))
         hosts = self._hosts()
         planned = self._planned(hosts)
@@ -111,11 +114,9 @@ class RankRun:
     def _own_device(self) -> torch.device:
         if self.settings.device == "cpu":
             return torch.device("cpu")
-        count = torch.cuda.device_count()
-        if self.place.local_rank >= count:
-            raise NoDevice(f"rank {self.place.rank} is number {self.place.local_rank} on a node of {count} devices")
-        torch.cuda.set_device(self.place.local_rank)
-        return torch.device("cuda", self.place.local_rank)
+        index = device_index(self.place, torch.cuda.device_count())
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
 
     def _join(self) -> None:
         dist.init_process_group(
@@ -125,6 +126,12 @@ class RankRun:
             world_size=self.place.ranks,
             timeout=self._timeout,
         )
+
+    def _leave(self) -> None:
+        """End the threads of the process groups; one that still runs when the interpreter ends aborts the process."""
+        self._agreement.largest(0.0)  # nobody leaves while another still measures
+        del self._agreement
+        dist.destroy_process_group()
 
     def _hosts(self) -> list[str]:
         """A digest of the host of every rank; names are not kept."""

@@ -148,6 +148,16 @@ def test_a_price_does_not_depend_on_what_else_is_asked() -> None:
         assert alone.draws_s[0] == pytest.approx(together.draws_s[index])
 
 
+def test_over_many_samples_a_roofline_is_priced_at_each_or_close_to_it() -> None:
+    timer = CalibratedTimer(calibration(chosen(fitted())), Execution())
+    call = LayerCall(Linear(1001, 602, bias=False), Phase.FORWARD, 1)
+    few, many = np.array([3, 64, 200]), np.arange(1, 400)
+    for samples, close in ((few, 1e-9), (many, 0.05)):
+        found = timer.over_samples([call], samples).sums(np.ones((1, 1)), samples)[0]
+        asked = [replace(call, samples=count) for count in samples.tolist()]
+        assert found == pytest.approx(timer.price(asked).middle_s, rel=close)
+
+
 def test_shapes_that_resemble_one_another_share_their_error() -> None:
     timer = CalibratedTimer(calibration(chosen(fitted())), Execution())
     alike = [LayerCall(Linear(1000 + 2 * step, 1002, bias=False), Phase.FORWARD, 64) for step in range(12)]
