@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from oracle.errors import MissingDependency, StepgaugeError
+from oracle.errors import BadInput, MissingDependency, StepgaugeError
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.measuring_commands import MEASURING_COMMANDS
@@ -33,6 +33,7 @@ from service.options import (
     NetworkEnvironment,
     NetworkName,
     Optimizer,
+    Plot,
     Precision,
     RealDevice,
     Recompute,
@@ -107,12 +108,26 @@ def list_(db: Db = None, json: Json = False) -> None:
 def show(
     name: Annotated[str | None, typer.Argument(help="A stored calibration. Default: the newest.")] = None,
     collectives: Annotated[bool, typer.Option("--collectives", help="Every measured size of a network.")] = False,
+    kernels: Annotated[bool, typer.Option("--kernels", help="How well every kernel family is known.")] = False,
+    question: Annotated[
+        str | None,
+        typer.Option("--for", metavar="MODEL:BATCH", help="With --kernels: what to measure to narrow this step."),
+    ] = None,
+    plot: Plot = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Show one calibration: constants, intervals, errors."""
     from service.catalogue import show_calibration
 
+    if not kernels and (question is not None or plot is not None):
+        raise BadInput("--for and --plot belong to --kernels")
+    if kernels:
+        from service.kernel_tables import show_and_plot_kernels
+
+        with open_store(db) as store:
+            show_result("show", show_and_plot_kernels(store, name, question, plot), json)
+        return
     with open_store(db) as store:
         show_result("show", show_calibration(store, name, collectives), json)
 
