@@ -5,7 +5,9 @@ A flagged measurement is kept: what it says holds under the condition that the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+from profiler.measurement import Measurement
 
 FLAGS: Mapping[str, str] = {
     "noisy": "their median is known less well than was asked",
@@ -22,6 +24,18 @@ FLAGS: Mapping[str, str] = {
     "stolen": "the hypervisor gave a part of the time to other machines",
 }
 """Flag -> what is so of the measurements that carry it."""
+
+
+NOTED = ("noisy", "bimodal", "throttled", "power-capped", "clocks-set", "unwatched", "preempted", "stolen")
+"""Flags that a reader of a whole run has to know of; the others matter to single kernels."""
+
+
+def flag_notes(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """How many measurements carry each flag that a reader has to know of."""
+    for flag in NOTED:
+        count = sum(flag in measurement.flags for measurement in measurements)
+        if count:
+            yield f"{count} of {len(measurements)} measurements are flagged {meaning(flag)}"
 
 
 def meaning(flag: str) -> str:

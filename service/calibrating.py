@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -13,7 +13,9 @@ from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, MissingDependency
 from profiler.backends.base import Backend, open_backend
+from profiler.measurement import Measurement
 from profiler.run import RunSummary
+from profiler.state_sampler import mean_power_w
 from service.agenda import run_labels
 from service.checking import labels_for
 from service.measuring import Clock, unmeasured_notes, unmeasured_values, working_on
@@ -93,14 +95,19 @@ def calibrate(
 
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         name = agenda.name or free_name(store, backend.device, created_at)
-        calibration, report = fit(store.measurements(run.run_id), name, created_at=created_at)
-        calibration = replace(calibration, notes=_all_notes(store, run, calibration.notes))
+        measurements = store.measurements(run.run_id)
+        calibration, report = fit(measurements, name, created_at=created_at)
+        said = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *power_notes(measurements))
+        calibration = replace(calibration, notes=(*said, *calibration.notes))
         store.add_calibration(calibration, [run.run_id], finishes=run.run_id)
     return CalibrateResult(calibration, report, run, clock.elapsed_s, store.location, resumed=session.resumed)
 
 
-def _all_notes(store: Store, run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
-    return (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *notes)
+def power_notes(measurements: Iterable[Measurement]) -> Iterator[str]:
+    """The mean power of the device while it worked, where it was seen."""
+    power_w = mean_power_w(measurements)
+    if power_w is not None:
+        yield f"mean power of the device while it was measured: {power_w:.0f} W (--power also wants the node's share)"
 
 
 def _check_libraries() -> None:

@@ -23,6 +23,7 @@ from calibration.design import planned_cases
 from db.store import Store
 from profiler.anchors import choose_anchors
 from profiler.backends.base import Backend, open_backend
+from profiler.flags import flag_notes
 from profiler.run import RunSummary, Unmeasured, describe
 from service.agenda import Agenda, Design, find_agenda, load_agenda, plan_fact, run_labels, session_fact, with_name
 from service.asking import asked_steps
@@ -110,7 +111,8 @@ def measure_device(store: Store, request: MeasureRequest, progress: Progress = s
     with working_on(store, request, backend, labels) as session:
         run = session.measure(clock, 0.0, progress)
         store.finish_run(run.run_id)
-    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run))
+    flagged = flag_notes(store.measurements(run.run_id))
+    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *flagged)
     return MeasureResult(backend.device, run, notes, clock.elapsed_s, store.location, session.resumed)
 
 

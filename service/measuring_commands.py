@@ -1,28 +1,37 @@
-"""The commands that measure kernels; `cli.py` adds them to the others."""
+"""The commands that measure, kernels or collectives; `cli.py` adds them to the others."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from service.collective_commands import collectives_request, refuse_strangers, run_collectives
 from service.console import execution_of, open_store, progress_bar, show
 from service.options import (
     Batch,
     BatchPerDevice,
     Budget,
+    Collectives,
+    Concurrent,
     Db,
     Device,
     Devices,
+    Dtypes,
+    Folder,
     For,
     Force,
     ForStrategies,
+    Groups,
     Json,
+    Largest,
     MemoryFormat,
+    Only,
     Optimizer,
     Precision,
     Processes,
     Quick,
+    Ranks,
     Resume,
     RunId,
     Seed,
@@ -47,10 +56,28 @@ def calibrate(
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
     seed: Seed = 0,
+    collectives: Collectives = False,
+    ranks: Ranks = None,
+    largest: Largest = None,
+    groups: Groups = None,
+    dtypes: Dtypes = None,
+    only: Only = None,
+    concurrent: Concurrent = False,
+    folder: Folder = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Measure this machine, fit its constants, store both."""
+    theirs: dict[str, Any] = {"ranks": ranks, "largest": largest, "concurrent": concurrent, "folder": folder}
+    lists = {"groups": groups, "dtypes": dtypes, "only": only}
+    kernels = {"for": for_, "strategies": strategies, "batch": batch, "batch-per-device": batch_per_device, "run": run}
+    refuse_strangers(collectives, theirs | lists, kernels)
+    if collectives:
+        asked = collectives_request(
+            budget, lists, device=device, quick=quick, seed=seed, resume=resume, name=name, **theirs
+        )
+        run_collectives(asked, True, db, json)
+        return
     from oracle.units import parse_seconds
     from service.calibrating import calibrate as use_case
     from service.requests import CalibrateRequest, parse_questions
@@ -90,10 +117,26 @@ def measure(
     memory_format: MemoryFormat = "channels_first",
     optimizer: Optimizer = "sgd_momentum",
     seed: Seed = 0,
+    collectives: Collectives = False,
+    ranks: Ranks = None,
+    largest: Largest = None,
+    groups: Groups = None,
+    dtypes: Dtypes = None,
+    only: Only = None,
+    concurrent: Concurrent = False,
+    folder: Folder = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Measure this machine and store it; fit later."""
+    theirs: dict[str, Any] = {"ranks": ranks, "largest": largest, "concurrent": concurrent, "folder": folder}
+    lists = {"groups": groups, "dtypes": dtypes, "only": only}
+    kernels = {"for": for_, "strategies": strategies, "batch": batch, "batch-per-device": batch_per_device, "run": run}
+    refuse_strangers(collectives, theirs | lists, kernels)
+    if collectives:
+        asked = collectives_request(budget, lists, device=device, quick=quick, seed=seed, resume=resume, **theirs)
+        run_collectives(asked, False, db, json)
+        return
     from oracle.units import parse_seconds
     from service.measuring import measure_device
     from service.requests import MeasureRequest, parse_questions
