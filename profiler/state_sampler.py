@@ -129,8 +129,9 @@ class Summary:
         environment = measurement.environment
         if self.values:
             environment = replace(environment, state={**environment.state, **self.values})
-        flags = dict.fromkeys((*measurement.flags, *self.flags))  # the samples may show a throttle by themselves
-        return replace(measurement, flags=tuple(flags), environment=environment)
+        # The samples themselves may have said so already.
+        flags = tuple(dict.fromkeys((*measurement.flags, *self.flags)))
+        return replace(measurement, flags=flags, environment=environment)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from profiler.run import RunSummary
 from profiler.state_sampler import mean_power_w
 from service.agenda import run_labels
 from service.checking import labels_for
-from service.measuring import fit_reserve_s, unmeasured_notes, unmeasured_values, working_on
+from service.measuring import Clock, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def calibrate(
         BadInput: the name is taken, or the run cannot go on here. UnknownName: no such device, model, strategy or run.
         MissingDependency: torch or scikit-learn is not installed.
     """
-    started_s = time.monotonic()
+    clock = Clock.started()
     _check_libraries()
     _check_free(store, request.name)
     labels = labels_for(request.device, request.force)
@@ -88,7 +87,7 @@ def calibrate(
     with working_on(store, request, backend, labels) as session:
         agenda = session.agenda
         _check_free(store, agenda.name)
-        run = session.measure(started_s, fit_reserve_s(len(agenda.cases)), progress)
+        run = session.measure(clock, clock.reserve_s(len(agenda.cases)), progress)
         if not run.measured:
             raise BadInput(f"nothing could be measured within {agenda.budget_s:g} s; give a longer --budget")
         progress(1, 1, "fitting")
@@ -101,9 +100,7 @@ def calibrate(
         said = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *power_notes(measurements))
         calibration = replace(calibration, notes=(*said, *calibration.notes))
         store.add_calibration(calibration, [run.run_id], finishes=run.run_id)
-    return CalibrateResult(
-        calibration, report, run, time.monotonic() - started_s, store.location, resumed=session.resumed
-    )
+    return CalibrateResult(calibration, report, run, clock.elapsed_s, store.location, resumed=session.resumed)
 
 
 def power_notes(measurements: Iterable[Measurement]) -> Iterator[str]:
