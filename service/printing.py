@@ -12,6 +12,7 @@ from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 from service import network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
+from service.ceiling_tables import print_ceilings
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
 from service.tables import show_table as _show
@@ -275,6 +276,7 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "advise": print_advice,
     "scale": print_scaled,
     "explain": print_explained,
+    "ceilings": print_ceilings,
     **network_tables.PRINTERS,
 }
 """The printer of each command's result."""

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from torch import Tensor  # noqa: E402
+from torch import Tensor
 
-from profiler.backends.cuda import spin_s  # noqa: E402
-from profiler.backends.cuda_events import MAX_BLOCK, TRIES, Event, EventPool, QueuedKernel, block_size  # noqa: E402
-from profiler.stopping import StoppingRule  # noqa: E402
-from profiler.visit import sample_until  # noqa: E402
+from profiler.backends.cuda import spin_s
+from profiler.backends.cuda_events import MAX_BLOCK, TRIES, Event, EventPool, QueuedKernel, block_size
+from profiler.stopping import StoppingRule
+from profiler.visit import sample_until
 
 CALL_S = 20e-6
 HOST_S = 50e-6
