@@ -19,8 +19,7 @@ from oracle.errors import BadInput, MissingDependency, OutOfMemory
 from profiler.backends.base import Kernel, Sample
 from profiler.backends.torch_device import TorchDevice, torch_errors
 from profiler.measurement import Environment, Measurement
-from profiler.run import now
-from profiler.visit import MAX_INNER
+from profiler.visit import MAX_INNER, now
 
 BURST_S = 0.3
 SAMPLE_S = 10e-3

@@ -24,6 +24,7 @@ from oracle.errors import BadInput
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.layers import Attention
+from oracle.operations import Matmul
 from oracle.pricing import LayerCall
 from profiler.micro import MICROS
 from profiler.precision import activation_dtype
@@ -76,7 +77,7 @@ class Builder:
         layer = self.call.layer
         dtype = dtype or activation_dtype(layer, self.execution.precision)
         tensor = random_normal(shape, self.device).to(dtype)
-        if not isinstance(layer, Attention):  # heads and tokens are no image, though there are four axes
+        if not isinstance(layer, Attention | Matmul):  # heads and tokens are no image, though there are four axes
             tensor = in_memory_format(tensor, self.execution)
         return tensor.requires_grad_(grad)
 
@@ -166,7 +167,8 @@ def layer_of(build: Builder, kind: type[L]) -> L:
 def gradient_like(forward: Callable[[], Tensor]) -> Tensor:
     """Normal random numbers with the shape, type and memory format of what `forward` returns."""
     with torch.no_grad():
-        return torch.randn_like(forward())
+        result = forward()
+        return torch.empty_like(result).copy_(random_normal(result.shape, result.device))
 
 
 def through_autograd(result: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> Run:

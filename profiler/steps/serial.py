@@ -28,10 +28,9 @@ from profiler.measurement import Measurement
 from profiler.micro.base import in_memory_format
 from profiler.micro.optimizer import make_optimizer
 from profiler.precision import DTYPES, switched
-from profiler.run import now
 from profiler.stopping import StoppingRule, decide, flags
 from profiler.torch_model import GraphModule, random_batch
-from profiler.visit import host_flags
+from profiler.visit import host_flags, now
 
 WARM_UP_STEPS = 2
 MAX_WARM_UP_STEPS = 8

@@ -13,7 +13,7 @@ from torch import Tensor
 from profiler.backends.cuda import spin_s
 from profiler.backends.cuda_events import MAX_BLOCK, TRIES, Event, EventPool, QueuedKernel, block_size
 from profiler.stopping import StoppingRule
-from profiler.visit import sample_until
+from profiler.visit import Visit, sample_until
 
 CALL_S = 20e-6
 HOST_S = 50e-6
@@ -136,7 +136,7 @@ def test_another_number_of_calls_starts_new_blocks() -> None:
 def test_a_visit_samples_through_blocks_as_through_single_samples() -> None:
     stream = ListedStream()
     visit = sample_until(kernel_on(stream), StoppingRule())
-    assert visit is not None
+    assert isinstance(visit, Visit)
     assert visit.inner in (10, 11)  # 200 us of calls of 20 us
     assert visit.stopped == "converged"
     assert stream.waits < len(visit.samples) + 12

@@ -27,6 +27,7 @@ from oracle.layers import (  # noqa: E402
     Loss,
     Norm,
 )
+from oracle.operations import Matmul, Other  # noqa: E402
 from oracle.pricing import LayerCall  # noqa: E402
 from oracle.windows import POOLS, Conv, Pool  # noqa: E402
 from profiler.backends.cpu import CpuKernel, open_cpu  # noqa: E402
@@ -76,7 +77,9 @@ OTHERS = [
     Attention(2, 5, 5, 4, causal=True),
     *(Loss(op, shape) for op in LOSSES for shape in ((7,), (4, 7))),
 ]
+OTHERS.append(Matmul(2, 5, 7, 4))
 ALL = [*CONVOLUTIONS, *POOLINGS, *NORMALISATIONS, *LINEARS, *ELEMENTS, *OTHERS]
+STAND_IN = Other("pow", (9,), (3, 3), moved=18, backward_moved=27, weights=(9,))
 EXECUTIONS = [Execution(), Execution(memory_format="channels_last")]
 
 
@@ -107,7 +110,7 @@ def leaves(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def test_every_layer_kind_is_tried_and_has_a_microbenchmark() -> None:
-    assert {layer.kind for layer in ALL} == set(LAYERS) == set(MICROS) - {"optimizer"}
+    assert {layer.kind for layer in [*ALL, STAND_IN]} == set(LAYERS) == set(MICROS) - {"optimizer"}
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda e: e.memory_format)
@@ -146,6 +149,13 @@ def test_backward_returns_the_gradients_that_autograd_gives(layer: Layer, phase:
     assert len(found) == len(expected)
     for result, gradient in zip(found, expected, strict=True):
         torch.testing.assert_close(result, gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_what_has_no_kind_is_stood_in_for_by_a_copy_of_as_many_bytes() -> None:
+    # 18 items moved a sample are 9 read and 9 written; 27 are 14 each, rounded up.
+    for phase, items in ((Phase.FORWARD, 9), (Phase.BACKWARD_DATA, 14)):
+        (copied,) = results(prepared(STAND_IN, phase))
+        assert copied.shape == (SAMPLES, items)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
