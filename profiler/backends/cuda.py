@@ -189,10 +189,11 @@ class Cuda(TorchDevice):
 
     def queued(self, runs: Sequence[Run]) -> QueuedKernel:
         """Closures that the host launches one by one."""
-        return QueuedKernel(runs, self._pool, self._hold, time.perf_counter)
+        return QueuedKernel(runs, self._pool, self.hold, time.perf_counter)
 
     @cached_property
-    def _hold(self) -> Hold:
+    def hold(self) -> Hold:
+        """What keeps the stream back."""
         try:
             return FlagHold(self.torch_device)
         except MissingDependency:
