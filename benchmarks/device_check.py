@@ -233,7 +233,9 @@ def run(part: Part, options: Options, limit_s: float, log: Any) -> list[Row]:
         said = json.loads(out)
         return [Row(part.name, *row, seconds) for row in part.rows(said)]
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        return [Row(part.name, "", _failure(process.returncode), _reason(options) or str(error), seconds)]
+        reason = _reason(options) or str(error)
+        verdict = "not there" if "No such command" in reason else _failure(process.returncode)
+        return [Row(part.name, "", verdict, reason, seconds)]
 
 
 def _failure(code: int) -> str:
