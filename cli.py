@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from oracle.errors import BadInput, MissingDependency, StepgaugeError
+from service.ceiling_commands import CEILINGS
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.measuring_commands import MEASURING_COMMANDS
@@ -279,7 +280,7 @@ def load(
     typer.echo(f"loaded '{loaded.name}' ({loaded.of}, {loaded.constants} constants)")
 
 
-for _name, _command in NETWORKS.items():
+for _name, _command in {**NETWORKS, **CEILINGS}.items():
     app.command(_name)(_command)
 
 

@@ -12,6 +12,7 @@ from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
 from service import collective_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
+from service.ceiling_tables import print_ceilings
 from service.kernel_tables import print_kernels
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
@@ -296,6 +297,7 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "advise": print_advice,
     "scale": print_scaled,
     "explain": print_explained,
+    "ceilings": print_ceilings,
     **network_tables.PRINTERS,
     **collective_tables.PRINTERS,
 }

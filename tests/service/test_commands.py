@@ -104,3 +104,17 @@ def test_doctor_reports_every_finding_as_json(stepgauge: Stepgauge, tmp_path: Pa
     ran = stepgauge("doctor", "--json", "--db", tmp_path / "new.sqlite")
     subjects = {finding["subject"] for finding in json.loads(ran.out)["findings"]}
     assert {"torch", "cores", "store"} <= subjects
+
+
+def test_ceilings_are_measured_stored_and_printed(stepgauge: Stepgauge, tmp_path: Path) -> None:
+    db = tmp_path / "ceilings.sqlite"
+    ran = stepgauge("ceilings", "--about", "launch", "--sustain", "0s", "--db", db)
+    assert ran.code == 0, ran.err
+    assert re.search(r"^launch +[0-9.]+ [num]?s", ran.out, re.MULTILINE)
+    found = json.loads(stepgauge("ceilings", "--about", "launch", "--sustain", "0s", "--json", "--db", db).out)
+    assert [item["unit"] for item in found["ceilings"]] == ["s"]
+    with sqlite3.connect(db) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM measurement WHERE micro = 'ceiling'").fetchone()
+    connection.close()
+    assert count == 2
+    assert "unknown group" in stepgauge("ceilings", "--about", "power", "--db", db).err
