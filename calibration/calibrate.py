@@ -12,12 +12,13 @@ from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, 
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
+from profiler.flags import meaning
 from profiler.measurement import Measurement
 
 USELESS_ERROR = 1.0
 """Held-out error from which the constants of a family say nothing of other shapes."""
 
-_NOTED_FLAGS = ("noisy", "throttled", "preempted")
+_NOTED_FLAGS = ("noisy", "throttled", "power-capped", "clocks-set", "unwatched", "preempted", "stolen")
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:
     for flag in _NOTED_FLAGS:
         count = sum(flag in measurement.flags for measurement in measurements)
         if count:
-            yield f"{count} of {len(measurements)} measurements are flagged {flag}"
+            yield f"{count} of {len(measurements)} measurements are flagged {meaning(flag)}"
 
 
 def _thin(found: Visits) -> Iterable[str]:

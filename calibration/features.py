@@ -29,9 +29,8 @@ from dataclasses import replace
 import numpy as np
 
 from oracle.constants import Constant
-from oracle.errors import BadInput
 from oracle.estimate import Floats
-from oracle.execution import MEMORY_FORMATS, Execution
+from oracle.execution import Execution, execution_from_key
 from oracle.layer import Layer, Phase
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
@@ -115,12 +114,7 @@ def execution_of(key: str, phase: Phase) -> Execution:
     >>> execution_of("bf16/adam", Phase.UPDATE).item_bytes
     2
     """
-    precision, slash, rest = key.partition("/")
-    if not slash:
-        raise BadInput(f"'{key}' is no execution; it reads like fp32/{MEMORY_FORMATS[0]}")
-    if phase is Phase.UPDATE:
-        return Execution(precision=precision, optimizer=rest)
-    return Execution(precision=precision, memory_format=rest)
+    return execution_from_key(key, update=phase is Phase.UPDATE)
 
 
 def features(calls: Sequence[LayerCall], execution: Execution) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from oracle.errors import BadInput, UnknownName
 from profiler.case import call_from_case
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
+from service.agenda import run_labels
 from service.networks import stored_form
 
 COLLECTIVE = "collective"
@@ -113,6 +114,8 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
     calibration = _fit_device(kernels, request.name, created_at)
+    labels = dict.fromkeys(label for run in runs for label in run_labels(store.facts(run)))
+    calibration = replace(calibration, notes=(*labels, *calibration.notes))
     store.add_calibration(calibration, runs)
     return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
 

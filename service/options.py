@@ -87,3 +87,23 @@ NetworkName = Annotated[
 NetworkEnvironment = Annotated[
     str | None, typer.Option("--environment", metavar="TEXT", help="Which environment of the network, or a part of it.")
 ]
+For = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--for", metavar="MODEL[:BATCH]", help="Measure what this model needs at this batch per device; repeatable."
+    ),
+]
+ForStrategies = Annotated[
+    str | None,
+    typer.Option("--strategies", metavar="NAME,NAME...", help=f"... under these strategies: {STRATEGY_NAMES}."),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="TIME", help="How long all of it may take, such as 90s or 10min.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")]
+Seed = Annotated[int, typer.Option("--seed", help="Order of the cases and random inputs.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the newest unfinished run of this device, if there is one.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Go on where doctor refuses; the result says so.")]
+RunId = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Go on with this run.")]

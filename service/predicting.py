@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from calibration.link_pricing import LinkTimer as MeasuredLinks
@@ -25,11 +24,10 @@ from oracle.project import project
 from oracle.projection import Projection
 from oracle.strategies import strategy
 from oracle.strategies.choices import parse_strategy
+from profiler.installed import installed
 from service.network_pricing import NetworkChoice, flat_cluster, network_timer
 from service.requests import PredictRequest, Target
-
-STALE_DAYS = 90
-"""Age from which a calibration is called old: drivers, clocks and cooling change."""
+from service.staleness import stale_notes
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,4 @@ def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> 
     notes = list(calibration.notes)
     if cluster is not None and cluster.device != calibration.device:
         notes.append(f"the cluster has {cluster.device}, but the calibration is of {calibration.device}")
-    age = datetime.now(UTC) - datetime.fromisoformat(calibration.created_at)
-    if age.days >= STALE_DAYS:
-        notes.append(f"the calibration is {age.days} days old; measure again before you rely on it")
-    return tuple(notes)
+    return (*notes, *stale_notes(calibration.environment, calibration.created_at, installed()))

@@ -23,27 +23,79 @@ def silent(done: int, total: int, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class CalibrateRequest:
-    """Measure a device and fit its constants.
+class Questions:
+    """What will be asked of a calibration, so that the very shapes are measured.
+
+    Args:
+        models: what `oracle.loading.load_model` reads, each with its samples on one device or None.
+        strategies: what `oracle.strategies.choices.parse_strategy` reads, with all choices that a search would try
+            where none is given; none takes serial for one device and data for more.
+        devices: device counts.
+        batch, batch_per_device: for the models without samples of their own.
+    """
+
+    models: tuple[tuple[str, int | None], ...]
+    strategies: tuple[str, ...] = ()
+    devices: tuple[int, ...] = (1,)
+    batch: int | None = None
+    batch_per_device: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch_per_device is not None:
+            raise BadInput("give either --batch or --batch-per-device, not both")
+        for model, samples in self.models:
+            if samples is None and self.batch is None and self.batch_per_device is None:
+                raise BadInput(f"say how large a batch of {model} is: {model}:8, --batch or --batch-per-device")
+
+    def global_batch(self, samples: int | None, devices: int) -> int:
+        """The global batch of a model with so many samples of its own at a number of devices."""
+        if samples is None and self.batch is not None:
+            return self.batch
+        return (samples or self.batch_per_device or 0) * devices
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """Measure a device.
 
     Args:
         device: the kind of device, a name in `profiler.backends`.
-        name: of the calibration; None makes one from the device and the date.
-        budget_s: seconds of measuring; None takes the default of quick or full.
+        budget_s: seconds of all that the command does; None takes the default of quick or full.
         quick: fewer cases.
         seed: orders the cases and draws the inputs.
+        questions: measure what these need; None measures the default models.
+        resume: go on with the newest unfinished run of the device and the execution, where there is one.
+        run_id: go on with this one.
+        force: go on where `doctor` says that something else than the device would be measured.
     """
 
     device: str = "cpu"
-    name: str | None = None
     budget_s: float | None = None
     quick: bool = False
     seed: int = 0
     execution: Execution = field(default_factory=Execution)
+    questions: Questions | None = None
+    resume: bool = False
+    run_id: str | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+
+
+@dataclass(frozen=True)
+class CalibrateRequest(MeasureRequest):
+    """Measure a device and fit its constants.
+
+    Args:
+        name: of the calibration; None makes one from the device and the date.
+    """
+
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.name is not None:
             checked_text("name", self.name)
 
@@ -231,3 +283,49 @@ def parse_model_batch(text: str) -> tuple[str, int]:
     if int(batch) < 1:
         raise OutOfRange(f"the batch of {model} must be at least 1, not {batch}")
     return model, int(batch)
+
+
+def parse_model(text: str) -> tuple[str, int | None]:
+    """Read `resnet50:8` or `resnet50`: a model, and the samples of one step where they are given.
+
+    >>> parse_model("resnet50:8"), parse_model("nets:make_net")
+    (('resnet50', 8), ('nets:make_net', None))
+    """
+    _, colon, batch = text.rpartition(":")
+    return parse_model_batch(text) if colon and batch.isdecimal() else (text, None)
+
+
+def parse_strategies(text: str | None) -> tuple[str, ...]:
+    """Read `data,filter`: names between commas, each with the choices that follow it.
+
+    >>> parse_strategies("data,buckets=25MiB,filter")
+    ('data,buckets=25MiB', 'filter')
+    """
+    names: list[str] = []
+    for part in (text or "").split(","):
+        if "=" in part and names:
+            names[-1] += f",{part}"
+        elif part:
+            names.append(part)
+    return tuple(names)
+
+
+def parse_questions(
+    models: list[str] | None, strategies: str | None, devices: str, batch: int | None, batch_per_device: int | None
+) -> Questions | None:
+    """Read `--for` and what belongs to it; None where there is no `--for`.
+
+    Raises:
+        BadInput: strategies or a batch for no model, or a model without a batch.
+    """
+    if not models:
+        if strategies or batch or batch_per_device or devices != "1":
+            raise BadInput("--strategies, --devices, --batch and --batch-per-device say more of --for MODEL; give that")
+        return None
+    return Questions(
+        models=tuple(parse_model(text) for text in models),
+        strategies=parse_strategies(strategies),
+        devices=parse_devices(devices),
+        batch=batch,
+        batch_per_device=batch_per_device,
+    )

@@ -83,6 +83,10 @@ class RankRun:
         end_s = time.monotonic() + self.settings.budget_s
         self._device = self._own_device()
         self._join()
+        self._measure(end_s)
+        self._leave()
+
+    def _measure(self, end_s: float) -> None:
         agreement = self._agreement = Agreement(dist.new_group(backend="gloo", timeout=self._timeout))
         hosts = self._hosts()
         planned = self._planned(hosts)
@@ -125,6 +129,12 @@ class RankRun:
             world_size=self.place.ranks,
             timeout=self._timeout,
         )
+
+    def _leave(self) -> None:
+        """End the threads of the process groups; one that still runs when the interpreter ends aborts the process."""
+        self._agreement.largest(0.0)  # nobody leaves while another still measures
+        del self._agreement
+        dist.destroy_process_group()
 
     def _hosts(self) -> list[str]:
         """A digest of the host of every rank; names are not kept."""

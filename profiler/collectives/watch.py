@@ -23,7 +23,6 @@ START_S = 50.0
 FAILED = "failed"
 _DONE = "done"
 _STORE_WAIT_S = 30.0
-_JOIN_S = 5.0
 
 
 def connect(place: RankPlace) -> Any:
@@ -80,7 +79,7 @@ class Watch:
     def end(self) -> None:
         """No more signs are due: this rank has finished, and has said so."""
         self._ended.set()
-        self._thread.join(timeout=_JOIN_S)
+        self._thread.join(timeout=_STORE_WAIT_S)
 
     def _run(self) -> None:
         beats, seen, since_s, begun_s = 0, b"", time.monotonic(), time.monotonic()
