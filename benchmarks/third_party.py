@@ -1,8 +1,8 @@
 """Models as other people write them, to trace and to profile: `stepgauge trace benchmarks/third_party.py:resnet18`.
 
-Each function returns a module and example inputs. They follow their papers and the usual implementations in what matters
-here: functions beside modules, sums in place, tied weights, control flow that depends on sizes. Sizes are parameters, so
-that tests can run small ones.
+Each function returns a module and example inputs. They follow their papers and the usual implementations in what
+matters here: functions beside modules, sums in place, tied weights, control flow that depends on sizes. Sizes are
+parameters, so that tests can run small ones.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from oracle.case import Case
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.links import LinkTimer
-from oracle.loading import load_model
 from oracle.plan import Job, Strategy
 from oracle.predictor import Predictor
 from oracle.projection import Projection
@@ -22,6 +21,7 @@ from oracle.search import Option, Ranking, pareto, rank
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy, write_strategy
 from service.figures import Figures, figures_of
+from service.models import find_model
 from service.predicting import cluster_of, find_calibration, memory_rule, validity_notes
 from service.requests import PlanRequest
 
@@ -191,7 +191,7 @@ def _look_up(store: Store, request: PlanRequest) -> _Asked:
     predictor = Predictor(CalibratedTimer(found, request.execution), LinkTimer, memory_rule(found))
     devices = request.devices[0]
     first = Job(
-        model=load_model(request.model),
+        model=find_model(request.model),
         global_batch=request.global_batch(devices),
         devices=devices,
         cluster=cluster,

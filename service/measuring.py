@@ -19,7 +19,6 @@ from calibration.design import Step, model_calls, plan_calls, planned_cases
 from db.store import Store
 from oracle.errors import BadInput
 from oracle.execution import Execution
-from oracle.loading import load_model
 from oracle.machine import Cluster, Link
 from oracle.model import ModelGraph
 from oracle.plan import Job, Strategy
@@ -33,6 +32,7 @@ from profiler.stopping import StoppingRule
 from service.agenda import Agenda, Design, find_agenda, plan_fact, refused_fact, run_labels, session_fact, with_name
 from service.checking import labels_for
 from service.claims import claimed
+from service.models import find_model
 from service.requests import MeasureRequest, Progress, Questions, silent
 
 QUICK_BUDGET_S = 300.0
@@ -231,10 +231,10 @@ def asked_steps(questions: Questions | None, execution: Execution) -> list[Step]
         BadInput: none of the strategies can be used for any model and number of devices.
     """
     if questions is None:
-        return [model_calls(load_model(name), samples) for name, samples in MODELS]
+        return [model_calls(find_model(name), samples) for name, samples in MODELS]
     steps, reasons = [], []
     for model, samples in questions.models:
-        graph = load_model(model)
+        graph = find_model(model)
         for devices in questions.devices:
             job = _job(graph, questions.global_batch(samples, devices), devices, execution)
             for how in _strategies(questions.strategies, job):

@@ -168,7 +168,7 @@ class PredictRequest(Target):
     """Predict training steps from a stored calibration.
 
     Args:
-        models: what `oracle.loading.load_model` reads.
+        models: what `service.models.find_model` reads.
         strategy: what `oracle.strategies.choices.parse_strategy` reads; None takes serial for one device and data for
             more.
         network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
@@ -199,7 +199,7 @@ class PlanRequest(Target):
     """Compare strategies for a model, or explain one.
 
     Args:
-        model: what `oracle.loading.load_model` reads.
+        model: what `service.models.find_model` reads.
         strategies: what `oracle.strategies.choices.parse_strategy` reads; none takes all, or the default one.
         rates: what the devices cost.
     """

@@ -88,7 +88,8 @@ class _Assembly:
         reads = dict.fromkeys(value for record in records for value in record.reads if value.record not in set(group))
         sources = [(self._source(value), self._items(value)) for value in reads] or [(INPUT, math.prod(self.shape))]
         shape = self._shape(results[-1]) if results else self._last_shape(records)
-        operations = [record.name for record in records if record.name] or ["view"]
+        # Views are named where there is nothing else: their gradients may cost something.
+        operations = [record.name for record in records if record.moved] or [record.name for record in records]
         layer = Other(
             operations=_listed(operations),
             operands=tuple(items for _, items in sources),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from oracle.errors import BadInput, MissingDependency
+from profiler.tracing.names import is_factory
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
 """What an input may hold: numbers, or the indices of tokens."""
@@ -136,16 +137,6 @@ def _example(text: str, module: nn.Module, given: Any, samples: int | None) -> E
 def _vocabulary(module: nn.Module) -> int:
     """The smallest table of the module, so that every token is in all of them."""
     return min((part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)), default=2)
-
-
-def is_factory(text: str) -> bool:
-    """Whether a text names a callable: something, a colon, and a Python name.
-
-    >>> is_factory("nets.py:small"), is_factory("resnet50:8"), is_factory("resnet50")
-    (True, False, False)
-    """
-    place, colon, name = text.rpartition(":")
-    return bool(colon and place) and name.isidentifier()
 
 
 def load_factory(text: str) -> Factory:

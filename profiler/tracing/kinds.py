@@ -181,7 +181,7 @@ def _adaptive_pool(op: str) -> Callable[..., Built]:
 
 def _mean(use: Use, x: Tensor, axes: Sequence[int] | None = None, *_: Any, **__: Any) -> Built:
     """A mean over all extents of images is what torch makes of a global average pooling."""
-    shape = use.channels_first(x)
+    shape = use.channels_first(x) if x.dim() > 3 else None  # of three axes the last are features as often as extents
     if shape is None or axes is None or sorted(axis % x.dim() for axis in axes) != list(range(2, x.dim())):
         return None
     return Pool("avg", shape, shape[1:], shape[1:], (0,) * (len(shape) - 1)), [x]

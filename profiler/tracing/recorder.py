@@ -58,7 +58,7 @@ class Record:
     """An operation of forward, or several that are one layer; all counts are of the whole batch.
 
     Args:
-        name: of the operation; empty for a view.
+        name: of the operation; a view moves nothing.
         module: the module that it ran in.
         layer: what it is, if it is of a kind; operands: what that layer reads, in order.
         reads: every value that it reads.
@@ -128,8 +128,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sample = Value(SAMPLE, tensor.numel(), tuple(tensor.shape))
         if first:
             self._values[tensor] = sample
-        else:
-            self._add(Record("", "input", reads=(sample,)), [tensor])
+        elif tensor not in self._values:
+            self._add(Record("input", "input", reads=(sample,)), [tensor])
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -199,7 +199,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if view.numel() == value.items:
                     self._values[view] = value
                 else:
-                    self._add(Record("", self._place.name, reads=(value,), sampled=value.sampled), [view])
+                    self._add(Record(name, self._place.name, reads=(value,), sampled=value.sampled), [view])
 
     def _record(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: tuple[list[Tensor], list[Tensor]]
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._values[other] = value
             else:
                 before = (self._values[other],) if other.numel() > tensor.numel() else ()
-                self._add(Record("", self._place.name, reads=(*before, value), sampled=value.sampled), [other])
+                self._add(Record("view", self._place.name, reads=(*before, value), sampled=value.sampled), [other])
 
     def _number(self, number: int, record: int | None) -> None:
         """Remember which record an autograd node belongs to; nodes of views go with the record that comes next."""
@@ -277,7 +277,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return isinstance(tensor, Tensor) and tensor in self._values and self._values[tensor].sampled
 
     def _param_of(self, tensor: Tensor) -> str | None:
-        return cast("str | None", self._params.get(tensor, None))
+        return cast("str | None", self._params.get(tensor, None))  # type: ignore[no-untyped-call]
 
     def _key(self, tensor: Tensor) -> tuple[str, int, int]:
         return (
