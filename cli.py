@@ -233,13 +233,18 @@ def compare(
 def export(
     name: Annotated[str, typer.Argument(help="A stored calibration.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: print it.")] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Without names, paths and whatever else could tell the site.")
+    ] = False,
+    as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Its name there, with --redact.")] = None,
     db: Db = None,
 ) -> None:
     """Write a calibration as JSON, to be loaded elsewhere."""
     from service.catalogue import export_calibration, write_text
+    from service.redacting import redaction
 
     with open_store(db) as store:
-        text = export_calibration(store, name)
+        text = export_calibration(store, name, redaction(redact, as_))
     if output is None:
         typer.echo(text)
     else:

@@ -7,7 +7,6 @@ table as those of imported files, and are as unchangeable as a measurement. A ru
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from db import schema
 from db.environments import remember_environment
 from oracle.errors import UnknownName
 from profiler.importers.base import Fact
-from profiler.measurement import Environment
+from profiler.measurement import Environment, new_run_id
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Run:
 def begin(connection: Connection, command: str, device: str, environment: Environment) -> str:
     """Insert a running run; returns its id."""
     now = datetime.now(UTC)
-    run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    run_id = new_run_id(now)
     row = {
         "id": run_id,
         "command": command,

@@ -16,7 +16,7 @@ from typing import Self
 
 from sqlalchemy import Connection, insert, select
 
-from db import imports, networks, rows, runs, schema
+from db import collected, imports, networks, rows, runs, schema
 from db.environments import remember_environment
 from db.errors import one_line, said_in_one_line
 from db.imports import ImportedFile, ImportWriter
@@ -57,7 +57,8 @@ class Store:
     []
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, address: str = "") -> None:
+        self.address = address  # as it was opened, for another process; it may hold a password
         self._engine = opened.engine
         self.location = opened.where
         self._writable = opened.writable
@@ -75,7 +76,7 @@ class Store:
         Raises:
             StoreError: one line that says what is in the way.
         """
-        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s))
+        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s), url_or_path)
 
     def close(self) -> None:
         """Let go of the database; everything is stored already."""
@@ -171,6 +172,19 @@ class Store:
             environments = {row.id: rows.environment_from(row) for row in connection.execute(query)}
             found = connection.execute(select(schema.measurement).where(own).order_by(schema.measurement.c.id)).all()
             return [rows.measurement_from(row, environments[row.environment_id]) for row in found]
+
+    def collect(self, command: str, measurements: Sequence[Measurement]) -> int:
+        """Store a run that was measured elsewhere, or what of it is not here yet; returns how many were added.
+
+        Args:
+            command: what measured it; a run of that id must be of the same command.
+            measurements: of one run.
+
+        Raises:
+            BadInput: the run's id belongs to another command here, or a measurement cannot be one.
+        """
+        with self._writing() as connection:
+            return collected.add_missing(connection, command, measurements)
 
     @contextmanager
     def importing(self, sha256: str, name: str) -> Iterator[ImportWriter]:

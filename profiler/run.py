@@ -44,6 +44,10 @@ BLOCK = 16
 LEAST_ROUND = 8
 """Cases of a later round, where there are as many: fewer would put two visits of a case next to each other."""
 
+ANCHOR_PAUSES = 15
+"""The time between two visits of the anchors is at least so many times what a visit takes: on a machine that is so
+busy that they take seconds, they are not what the budget is for."""
+
 Record = Callable[[Measurement], None]
 Progress = Callable[[int, int, str], None]
 """Called with cases done, cases in this round, and what is measured now."""
@@ -281,7 +285,7 @@ class _Run:
         for done, history in enumerate(histories):
             if self.time_left_s <= history.visit_s:
                 continue  # a shorter one may still end in time
-            if time.monotonic() - self.anchored_s >= self.settings.anchor_every_s:
+            if time.monotonic() - self.anchored_s >= max(self.settings.anchor_every_s, ANCHOR_PAUSES * self.anchors_s):
                 self.visit_anchors()
             self.progress(done, len(histories), f"round {self.rounds}: {describe(history.case)}")
             recorded += self._visit(history, environment)

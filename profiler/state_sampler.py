@@ -22,7 +22,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
@@ -59,8 +59,9 @@ SLOWDOWNS = (
 POWER_CAPS = ("software power cap", "board limit")
 SETTINGS = ("applications clocks setting", "sync boost", "display clock setting")
 
+POWER = "power_mean_w"
 CLOCK_REASONS = "clock_reasons"
-"""The value under which the reasons stand; a window without it was not watched."""
+"""Values of a summary; a window without reasons was not watched."""
 
 HELD = 0.01
 """Share of a window in which power or heat held the clocks down, from which its samples are flagged."""
@@ -128,7 +129,9 @@ class Summary:
         environment = measurement.environment
         if self.values:
             environment = replace(environment, state={**environment.state, **self.values})
-        return replace(measurement, flags=(*measurement.flags, *self.flags), environment=environment)
+        # The samples themselves may have said so already.
+        flags = tuple(dict.fromkeys((*measurement.flags, *self.flags)))
+        return replace(measurement, flags=flags, environment=environment)
 
 
 @dataclass
@@ -250,9 +253,25 @@ def _power(first: Reading, busy: Sequence[Reading]) -> dict[str, str]:
     elapsed_s = last.at_s - first.at_s
     joules = _growth(first, last, "energy_j")
     if joules and elapsed_s >= ENERGY_S:
-        return {"power_mean_w": f"{joules / elapsed_s:.4g}"}
+        return {POWER: f"{joules / elapsed_s:.4g}"}
     known = [reading.power_w for reading in busy if reading.power_w is not None]
-    return {"power_mean_w": f"{fmean(known):.4g}"} if known else {}
+    return {POWER: f"{fmean(known):.4g}"} if known else {}
+
+
+def mean_power_w(measurements: Iterable[Measurement]) -> float | None:
+    """Mean power of a device while it ran what was measured, each visit by its time; None where it was not seen.
+
+    Args:
+        measurements: with the states that a sampler added to them.
+    """
+    joules, seconds = 0.0, 0.0
+    for measurement in measurements:
+        power_w = measurement.environment.state.get(POWER)
+        if power_w is not None:
+            visit_s = sum(measurement.device_s) * measurement.inner
+            joules += float(power_w) * visit_s
+            seconds += visit_s
+    return joules / seconds if seconds else None
 
 
 @contextmanager

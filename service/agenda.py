@@ -114,7 +114,7 @@ def find_agenda(store: Store, request: MeasureRequest, backend: Backend) -> Agen
         facts = store.facts(run.id)
         plan = _plan_of(facts)
         if plan is not None and _fits(plan, request) and plan["validity_key"] == key:
-            return _agenda(store, run.id, facts, plan, request)
+            return _agenda(store, run.id, facts, plan, request.budget_s)
     return None
 
 
@@ -122,13 +122,28 @@ def _named_agenda(store: Store, request: MeasureRequest, backend: Backend, key: 
     run_id = request.run_id or ""
     facts = store.facts(run_id)
     device = {run.id: run.device for run in store.runs()}.get(run_id, backend.device)
+    plan = _needed_plan(store, run_id, facts)
+    if device != backend.device or plan["validity_key"] != key:
+        raise BadInput(f"run {run_id} cannot go on here: it is of {device} in another environment")
+    return _agenda(store, run_id, facts, plan, request.budget_s)
+
+
+def load_agenda(store: Store, run_id: str, budget_s: float) -> Agenda:
+    """What is left of a run now, with so many seconds for it.
+
+    Raises:
+        BadInput: the run has no plan; UnknownName: there is no such run.
+    """
+    facts = store.facts(run_id)
+    return _agenda(store, run_id, facts, _needed_plan(store, run_id, facts), budget_s)
+
+
+def _needed_plan(store: Store, run_id: str, facts: Iterable[Fact]) -> Mapping[str, Any]:
     plan = _plan_of(facts)
     if plan is None:
         store.measurements(run_id)  # says that there is no such run, where that is so
         raise BadInput(f"run {run_id} has no plan: it was imported, or did not measure kernels")
-    if device != backend.device or plan["validity_key"] != key:
-        raise BadInput(f"run {run_id} cannot go on here: it is of {device} in another environment")
-    return _agenda(store, run_id, facts, plan, request)
+    return plan
 
 
 def _plan_of(facts: Iterable[Fact]) -> Mapping[str, Any] | None:
@@ -153,7 +168,7 @@ def _plain(value: Any) -> Any:
 
 
 def _agenda(
-    store: Store, run_id: str, facts: Sequence[Fact], plan: Mapping[str, Any], request: MeasureRequest
+    store: Store, run_id: str, facts: Sequence[Fact], plan: Mapping[str, Any], budget_s: float | None
 ) -> Agenda:
     measurements = store.measurements(run_id)
     execution = Execution(**plan["execution"])
@@ -175,7 +190,7 @@ def _agenda(
         anchors=tuple(Case(call_from_case(values, values["phase"]), execution) for values in plan["anchors"]),
         execution=execution,
         seed=plan["seed"],
-        budget_s=left_s if request.budget_s is None else request.budget_s,
+        budget_s=left_s if budget_s is None else budget_s,
     )
 
 

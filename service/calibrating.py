@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -14,10 +13,12 @@ from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, MissingDependency
 from profiler.backends.base import Backend, open_backend
+from profiler.measurement import Measurement
 from profiler.run import RunSummary
+from profiler.state_sampler import mean_power_w
 from service.agenda import run_labels
 from service.checking import labels_for
-from service.measuring import fit_reserve_s, unmeasured_notes, unmeasured_values, working_on
+from service.measuring import Clock, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def calibrate(
         BadInput: the name is taken, or the run cannot go on here. UnknownName: no such device, model, strategy or run.
         MissingDependency: torch or scikit-learn is not installed.
     """
-    started_s = time.monotonic()
+    clock = Clock.started()
     _check_libraries()
     _check_free(store, request.name)
     labels = labels_for(request.device, request.force)
@@ -86,7 +87,7 @@ def calibrate(
     with working_on(store, request, backend, labels) as session:
         agenda = session.agenda
         _check_free(store, agenda.name)
-        run = session.measure(started_s, fit_reserve_s(len(agenda.cases)), progress)
+        run = session.measure(clock, clock.reserve_s(len(agenda.cases)), progress)
         if not run.measured:
             raise BadInput(f"nothing could be measured within {agenda.budget_s:g} s; give a longer --budget")
         progress(1, 1, "fitting")
@@ -94,16 +95,19 @@ def calibrate(
 
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         name = agenda.name or free_name(store, backend.device, created_at)
-        calibration, report = fit(store.measurements(run.run_id), name, created_at=created_at)
-        calibration = replace(calibration, notes=_all_notes(store, run, calibration.notes))
+        measurements = store.measurements(run.run_id)
+        calibration, report = fit(measurements, name, created_at=created_at)
+        said = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *power_notes(measurements))
+        calibration = replace(calibration, notes=(*said, *calibration.notes))
         store.add_calibration(calibration, [run.run_id], finishes=run.run_id)
-    return CalibrateResult(
-        calibration, report, run, time.monotonic() - started_s, store.location, resumed=session.resumed
-    )
+    return CalibrateResult(calibration, report, run, clock.elapsed_s, store.location, resumed=session.resumed)
 
 
-def _all_notes(store: Store, run: RunSummary, notes: Sequence[str]) -> tuple[str, ...]:
-    return (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *notes)
+def power_notes(measurements: Iterable[Measurement]) -> Iterator[str]:
+    """The mean power of the device while it worked, where it was seen."""
+    power_w = mean_power_w(measurements)
+    if power_w is not None:
+        yield f"mean power of the device while it was measured: {power_w:.0f} W (--power also wants the node's share)"
 
 
 def _check_libraries() -> None:

@@ -15,8 +15,9 @@ from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.interchange import calibration_from_json, calibration_to_json
 from profiler.installed import Installed, installed
-from service.networks import FORMAT, from_document, link_calibration, network_names, to_json
+from service.networks import FORMAT, from_document, link_calibration, network_names, stored_form, to_json
 from service.predicting import find_calibration, validity_notes
+from service.redacting import Redaction, redacted_calibration, redacted_network
 from service.staleness import stale_notes
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -110,11 +111,19 @@ def show_calibration(store: Store, name: str | None, collectives: bool = False) 
     return ShownCalibration(calibration, validity_notes(calibration))
 
 
-def export_calibration(store: Store, name: str) -> str:
-    """One calibration as JSON text."""
+def export_calibration(store: Store, name: str, how: Redaction | None = None) -> str:
+    """One calibration as JSON text.
+
+    Args:
+        how: to leave out what could tell the site; None leaves everything in.
+    """
     if name in network_names(store):
-        return to_json(store.network(name))
-    return calibration_to_json(store.calibration(name))
+        network = store.network(name)
+        if how is None:
+            return to_json(network)
+        return to_json(stored_form(redacted_network(link_calibration(network), how), network.created_at))
+    calibration = store.calibration(name)
+    return calibration_to_json(calibration if how is None else redacted_calibration(calibration, how))
 
 
 def load_calibration(store: Store, file: Path, name: str | None) -> Loaded:

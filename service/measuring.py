@@ -5,6 +5,10 @@ Every measurement is stored as soon as it is taken, in a transaction of its own,
 knows what is left.
 
 A budget is for all of a command, from its first line to its last: what is set aside for fitting is not measured in.
+
+Where the budget has time for it, the first rounds are made by processes of their own, one after the other
+(`service.session`): where memory lies and what the allocator has kept differ from one process to the next and not
+inside one, and move some kernels by more than all of their samples show.
 """
 
 from __future__ import annotations
@@ -12,50 +16,41 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from calibration.design import Step, model_calls, plan_calls, planned_cases
+from calibration.design import planned_cases
 from db.store import Store
-from oracle.errors import BadInput
-from oracle.execution import Execution
-from oracle.machine import Cluster, Link
-from oracle.model import ModelGraph
-from oracle.plan import Job, Strategy
-from oracle.search import variants
-from oracle.strategies import STRATEGIES
-from oracle.strategies.choices import parse_strategy
 from profiler.anchors import choose_anchors
 from profiler.backends.base import Backend, open_backend
-from profiler.run import RunSettings, RunSummary, Unmeasured, describe, measure
-from profiler.stopping import StoppingRule
-from service.agenda import Agenda, Design, find_agenda, plan_fact, refused_fact, run_labels, session_fact, with_name
+from profiler.flags import flag_notes
+from profiler.run import RunSummary, Unmeasured, describe
+from service.agenda import Agenda, Design, find_agenda, load_agenda, plan_fact, run_labels, session_fact, with_name
+from service.asking import asked_steps
 from service.checking import labels_for
 from service.claims import claimed
-from service.models import find_model
-from service.requests import MeasureRequest, Progress, Questions, silent
+from service.requests import MeasureRequest, Progress, silent
+from service.session import Round, in_fresh_process, measure_here
 
 QUICK_BUDGET_S = 300.0
 """Enough for two visits of most quick cases on two cores."""
 
 FULL_BUDGET_S = 900.0
 
-TARGET = 0.03
-"""Half-width of a median's 95 % interval at which a visit ends: less than what the machine drifts between visits."""
-
-VISIT_S = 0.15
-"""Sampling time of one visit: several short visits show the drift between them, which one long visit hides."""
-
-SHORTEST_VISIT_S = 0.02
-"""Sampling time of one visit where the budget is short: rather all cases roughly than half of them well."""
+MOST_STRETCHED = 4.0
+"""Beyond this a budget cannot be kept, and is not worth keeping."""
 
 FIT_S = 3.0
 FIT_PER_CASE_S = 0.01
 """What is set aside of a budget for a fit: once, and for every case. On two cores of a server it takes 1.6 s to load
 scikit-learn, and 2.3 s to fit and to store 426 cases."""
 
-MODELS = (("resnet50", 8), ("alexnet", 32))
-"""The models whose own shapes are measured where nobody asks for others, with the samples of one step."""
+MANY, MANY_FROM_S = 3, 240.0
+"""How many processes measure where nobody says so, and the budget in seconds from which they do: each costs some
+seconds to start, and three are the fewest that show a spread."""
+
+LEAST_S, SPENT_S = 1.0, 1e-3
+"""What a run without measurements measures in any case, and what one whose budget is spent does."""
 
 NAMED = 3
 """Unmeasured cases that a note names; the others are counted."""
@@ -110,59 +105,94 @@ def measure_device(store: Store, request: MeasureRequest, progress: Progress = s
         BadInput: the run cannot go on here, or another process is measuring it.
         MissingDependency: torch is not installed.
     """
-    started_s = time.monotonic()
+    clock = Clock.started()
     labels = labels_for(request.device, request.force)
     backend = open_backend(request.device)
     with working_on(store, request, backend, labels) as session:
-        run = session.measure(started_s, 0.0, progress)
+        run = session.measure(clock, 0.0, progress)
         store.finish_run(run.run_id)
-    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run))
-    elapsed_s = time.monotonic() - started_s
-    return MeasureResult(backend.device, run, notes, elapsed_s, store.location, session.resumed)
+    flagged = flag_notes(store.measurements(run.run_id))
+    notes = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *flagged)
+    return MeasureResult(backend.device, run, notes, clock.elapsed_s, store.location, session.resumed)
 
 
 @dataclass(frozen=True)
 class Session:
-    """One process's work on a run."""
+    """A command's work on a run.
+
+    Args:
+        store: where the run is.
+        backend: the device.
+        agenda: what was left of the run when the command began.
+        request: what the command was asked.
+        resumed: whether an earlier command had begun the run.
+    """
 
     store: Store
     backend: Backend
     agenda: Agenda
+    request: MeasureRequest
     resumed: bool
 
-    def measure(self, started_s: float, set_aside_s: float, progress: Progress) -> RunSummary:
+    def measure(self, clock: Clock, set_aside_s: float, progress: Progress) -> RunSummary:
         """Measure what is left of the run.
 
         Args:
-            started_s: `time.monotonic()` when the budget began.
-            set_aside_s: of the budget, for what follows.
+            clock: when the budget began.
+            set_aside_s: of the budget, for what follows; at most half of it is.
             progress: told of every visit.
         """
+        budget_s = self.agenda.budget_s
+        deadline_s = clock.started_s + budget_s - min(set_aside_s, budget_s / 2)
         agenda = self.agenda
-        # At least a little is measured: a calibration without measurements is worth nothing.
-        left_s = agenda.budget_s - set_aside_s - (time.monotonic() - started_s)
-        settings = RunSettings(
-            run_id=agenda.run_id,
-            budget_s=max(left_s, 1e-3 if self.resumed else 1.0),
-            seed=agenda.seed,
-            rule=StoppingRule(target=TARGET, max_s=_visit_s(left_s, len(agenda.cases))),
-            anchors=agenda.anchors,
-        )
+        for number in range(1, self.processes):
+            left_s = deadline_s - time.monotonic()
+            if left_s > 0:
+                task = Round(self.store.address, self.request.device, agenda.run_id, left_s)
+                in_fresh_process(task, _named(progress, number))
+                agenda = load_agenda(self.store, agenda.run_id, left_s)
+        # Something is measured in any case: a run without measurements is worth nothing.
+        measured = any(planned.visits for planned in agenda.cases)
+        budget_s = max(deadline_s - time.monotonic(), SPENT_S if measured else LEAST_S)
+        return measure_here(self.store, self.backend, replace(agenda, budget_s=budget_s), progress)
 
-        def refuse(item: Unmeasured) -> None:
-            self.store.add_fact(agenda.run_id, refused_fact(item))
-
-        return measure(agenda.cases, self.backend, self.store.add_measurement, settings, progress, refuse)
-
-
-def _visit_s(budget_s: float, cases: int) -> float:
-    """Sampling time of one visit: a first round should take no more than half of the budget."""
-    return min(VISIT_S, max(SHORTEST_VISIT_S, budget_s / (4 * max(cases, 1))))
+    @property
+    def processes(self) -> int:
+        """How many processes measure, this one with them."""
+        if self.request.processes is not None:
+            return self.request.processes
+        return MANY if self.request.device != "simulated" and self.agenda.budget_s >= MANY_FROM_S else 1
 
 
-def fit_reserve_s(cases: int) -> float:
-    """Seconds to set aside for fitting and storing so many cases."""
-    return FIT_S + FIT_PER_CASE_S * cases
+def _named(progress: Progress, number: int) -> Progress:
+    return lambda done, total, text: progress(done, total, f"process {number}, {text}")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When a command began, on the clock and in the processor's time of this process."""
+
+    started_s: float
+    processor_s: float
+
+    @classmethod
+    def started(cls) -> Clock:
+        """A clock that starts now."""
+        return cls(time.monotonic(), time.process_time())
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since then."""
+        return time.monotonic() - self.started_s
+
+    def reserve_s(self, cases: int) -> float:
+        """Seconds to set aside for fitting and storing so many cases.
+
+        Other processes and a slow disk will stretch the fit as they have stretched what ran so far (imports, mostly).
+        """
+        given_s = max(time.process_time() - self.processor_s, 1e-3)
+        stretched = min(max(self.elapsed_s / given_s, 1.0), MOST_STRETCHED)
+        return (FIT_S + FIT_PER_CASE_S * cases) * stretched
 
 
 @contextmanager
@@ -186,7 +216,7 @@ def working_on(
         store.resume_run(agenda.run_id, session_fact(labels))
         status = "failed"
         try:
-            yield Session(store, backend, agenda, resumed=found is not None)
+            yield Session(store, backend, agenda, request, resumed=found is not None)
             status = ""
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
@@ -218,50 +248,6 @@ def _command(request: MeasureRequest) -> str:
     models = [] if questions is None else [model if n is None else f"{model}:{n}" for model, n in questions.models]
     words = ["measure", request.device, request.execution.kernel_key, request.execution.optimizer]
     return " ".join([*words, *(["quick"] if request.quick else []), *models])
-
-
-def asked_steps(questions: Questions | None, execution: Execution) -> list[Step]:
-    """The steps whose calls are to be measured.
-
-    Of a strategy without choices of its own all variants count that a search would try; what a strategy cannot do is
-    left out.
-
-    Raises:
-        UnknownName: no such model or strategy.
-        BadInput: none of the strategies can be used for any model and number of devices.
-    """
-    if questions is None:
-        return [model_calls(find_model(name), samples) for name, samples in MODELS]
-    steps, reasons = [], []
-    for model, samples in questions.models:
-        graph = find_model(model)
-        for devices in questions.devices:
-            job = _job(graph, questions.global_batch(samples, devices), devices, execution)
-            for how in _strategies(questions.strategies, job):
-                refusal = how.limit(job).refusal(how.name, job)
-                if refusal is None:
-                    steps.append(plan_calls(how.plan(job)))
-                else:
-                    reasons.append(refusal)
-    if not steps:
-        raise BadInput(f"nothing of this can be done: {'; '.join(dict.fromkeys(reasons))}")
-    unique = {frozenset(step.items()): step for step in steps}
-    return list(unique.values())
-
-
-def _job(graph: ModelGraph, global_batch: int, devices: int, execution: Execution) -> Job:
-    # Kernels do not depend on the network; any link will do.
-    return Job(graph, global_batch, devices, Cluster.of_link("any", Link(1e-6, 1e10)), execution)
-
-
-def _strategies(names: Sequence[str], job: Job) -> Iterator[Strategy]:
-    if not names:
-        yield STRATEGIES["serial" if job.devices == 1 else "data"]
-    for name in names:
-        if name in STRATEGIES:
-            yield from variants(job, STRATEGIES[name])
-        else:
-            yield parse_strategy(name)
 
 
 def unmeasured_notes(run: RunSummary) -> tuple[str, ...]:

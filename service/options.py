@@ -106,7 +106,44 @@ Budget = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")]
 Seed = Annotated[int, typer.Option("--seed", help="Order of the cases and random inputs.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the newest unfinished run of this device, if there is one.")
+    bool,
+    typer.Option(
+        "--resume", help="Go on with the newest unfinished run of this device, or with the files of --collectives."
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Go on where doctor refuses; the result says so.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        help="Fresh processes that measure in turn. Default: 3 from four minutes on, else 1.",
+    ),
+]
 RunId = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Go on with this run.")]
+Collectives = Annotated[
+    bool, typer.Option("--collectives", help="Measure collectives between processes; the next options are theirs.")
+]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks", help="Processes to start on this machine. Default: 2, or the launcher's.")
+]
+Largest = Annotated[
+    str | None, typer.Option("--largest", metavar="SIZE", help="Largest message. Default: 64MiB, on GPUs 1GiB.")
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        "--groups", metavar="KIND,...", help="all, node, across (one rank of each node), first:N (the first N)."
+    ),
+]
+Dtypes = Annotated[str | None, typer.Option("--dtypes", metavar="TYPE,...", help="Such as fp32,bf16. Default: fp32.")]
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="NAME,...", help="Such as all_reduce,p2p. Default: every collective.")
+]
+Concurrent = Annotated[bool, typer.Option("--concurrent", help="Measure groups also all at once: contention.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", metavar="DIR", help="Where each rank keeps its file; needed under torchrun, srun, mpirun."
+    ),
+]

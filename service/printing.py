@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
-from service import model_tables, network_tables
+from service import collective_tables, model_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
@@ -293,5 +293,6 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "explain": print_explained,
     **network_tables.PRINTERS,
     **model_tables.PRINTERS,
+    **collective_tables.PRINTERS,
 }
 """The printer of each command's result."""

@@ -14,6 +14,9 @@ from oracle.execution import Execution
 from oracle.units import parse_bytes
 from service.figures import Rates
 
+MOST_PROCESSES = 20
+"""Beyond what any run has visits for."""
+
 Progress = Callable[[int, int, str], None]
 """Told how many of how many things are done, and what is being done now."""
 
@@ -27,7 +30,7 @@ class Questions:
     """What will be asked of a calibration, so that the very shapes are measured.
 
     Args:
-        models: what `oracle.loading.load_model` reads, each with its samples on one device or None.
+        models: what `service.models.find_model` reads, each with its samples on one device or None.
         strategies: what `oracle.strategies.choices.parse_strategy` reads, with all choices that a search would try
             where none is given; none takes serial for one device and data for more.
         devices: device counts.
@@ -66,6 +69,7 @@ class MeasureRequest:
         questions: measure what these need; None measures the default models.
         resume: go on with the newest unfinished run of the device and the execution, where there is one.
         run_id: go on with this one.
+        processes: how many processes measure, one after the other; None takes what the budget has time for.
         force: go on where `doctor` says that something else than the device would be measured.
     """
 
@@ -77,11 +81,14 @@ class MeasureRequest:
     questions: Questions | None = None
     resume: bool = False
     run_id: str | None = None
+    processes: int | None = None
     force: bool = False
 
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
+            raise OutOfRange(f"1 to {MOST_PROCESSES} processes can measure one after the other, not {self.processes}")
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,8 @@ class Target:
         devices: device counts, one after the other.
         batch: the global batch, or batch_per_device: the samples on each device. Exactly one of the two.
         cluster: a YAML file, or link: `latency,bandwidth` such as `9us,50GB/s`.
+        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
+        environment: which of the network's environments.
         memory_bytes: of one device; None takes what the cluster file or the calibration says.
         dataset_samples: samples per epoch; None takes the model's own.
     """
@@ -119,6 +128,8 @@ class Target:
     batch_per_device: int | None = None
     cluster: Path | None = None
     link: str | None = None
+    network: str | None = None
+    environment: str | None = None
     memory_bytes: float | None = None
     dataset_samples: int | None = None
     execution: Execution = field(default_factory=Execution)
@@ -146,12 +157,16 @@ class Target:
                 raise OutOfRange(f"--devices must be at least 1, not {devices}")
 
     def _check_network(self) -> None:
-        if self.cluster is not None and self.link is not None:
-            raise BadInput("give either --cluster or --link, not both")
-        if self.cluster is None and self.link is None and max(self.devices) > 1:
+        if self.link is not None and (self.cluster is not None or self.network is not None):
+            other = "--network" if self.cluster is None else "--cluster"
+            raise BadInput(f"give either {other} or --link, not both")
+        if self.environment is not None and self.network is None:
+            raise BadInput("--environment chooses among those of a --network")
+        named = (self.cluster, self.link, self.network)
+        if max(self.devices) > 1 and all(network is None for network in named):
             raise BadInput(
-                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, or --link LATENCY,BANDWIDTH "
-                "(such as 9us,50GB/s); predict also takes a stored one, --network NAME"
+                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, --link LATENCY,BANDWIDTH "
+                "(such as 9us,50GB/s), or a stored one, --network NAME"
             )
 
     def _check_memory(self) -> None:
@@ -171,27 +186,15 @@ class PredictRequest(Target):
         models: what `service.models.find_model` reads.
         strategy: what `oracle.strategies.choices.parse_strategy` reads; None takes serial for one device and data for
             more.
-        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
-        environment: which of the network's environments.
     """
 
     models: tuple[str, ...] = ()
     strategy: str | None = None
-    network: str | None = None
-    environment: str | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
             raise BadInput("name at least one model")
         super().__post_init__()
-
-    def _check_network(self) -> None:
-        if self.network is None:
-            if self.environment is not None:
-                raise BadInput("--environment chooses among those of a --network")
-            super()._check_network()
-        elif self.link is not None:
-            raise BadInput("give either --network or --link, not both")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from oracle.errors import BadInput
 from oracle.estimate import Estimate
 from oracle.projection import Projection
 from profiler.backends.base import open_backend
+from profiler.flags import meaning
 from profiler.measurement import Measurement
+from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
 from service.models import find_model
@@ -72,6 +74,7 @@ class ValidateResult:
                     "samples_s": list(step.measurement.device_s),
                     "difference": step.difference,
                     "inside": step.inside,
+                    "flags": list(step.measurement.flags),
                 }
                 for step in self.steps
             ],
@@ -99,12 +102,19 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
         progress(index, len(request.models), f"{name}, {samples} samples a step")
         model = find_model(name)
         projection = serial_projection(model, samples, timer)
-        measurement = time_steps(model, samples, request.execution, backend, settings).measurement
+        with sampling(backend) as sampler, sampler.window() as window:
+            timed = time_steps(model, samples, request.execution, backend, settings).measurement
+        measurement = window.summary.added_to(timed)
         store.add_measurement(measurement)
         steps.append(ValidatedStep(projection, measurement))
     store.finish_run(run_id)
     progress(len(request.models), len(request.models), "done")
     names = found.environment.keys() | environment.identity.keys()
     changed = changes(found.environment, environment.identity, names)
-    notes = dict.fromkeys((*changed, *validity_notes(found)))
+    flagged = (
+        f"the steps of {step.projection.job.model.name} are flagged {meaning(flag)}"
+        for step in steps
+        for flag in step.measurement.flags
+    )
+    notes = dict.fromkeys((*flagged, *changed, *validity_notes(found)))
     return ValidateResult(found, tuple(steps), tuple(notes))

@@ -284,6 +284,16 @@ def test_no_phase_is_without_work(layer: Layer, precision: str, optimizer: str, 
         assert work.bytes > 0
 
 
+@settings(reproducible, max_examples=200)
+@given(ANY_LAYER, st.integers(3, 5000))
+def test_work_is_a_straight_line_in_the_samples(layer: Layer, samples: int) -> None:
+    # What prices layers over many batches at once (`CalibratedTimer.over_samples`) rests on it.
+    for phase in layer.phases:
+        one, two, many = (layer.work(phase, count) for count in (1, 2, samples))
+        assert many.flop == pytest.approx(one.flop + (samples - 1) * (two.flop - one.flop), rel=1e-12)
+        assert many.bytes == pytest.approx(one.bytes + (samples - 1) * (two.bytes - one.bytes), rel=1e-12)
+
+
 def test_work_of_a_convolution_by_hand() -> None:
     layer = Conv.of((2, 4, 4), 3, 3, padding=1)
     # two samples: x 2*32, y 2*48, weights 3*2*9 = 54, biases 3; each weight at 16 positions

@@ -8,7 +8,7 @@ import pytest
 
 from profiler.backends.base import open_backend
 from profiler.measurement import Environment, Measurement
-from profiler.state_sampler import Reading, StateSampler, Summary, sampling, summarise
+from profiler.state_sampler import Reading, StateSampler, Summary, mean_power_w, sampling, summarise
 
 START = Reading(0.0, sm_clock_hz=3e8, reasons=("idle",), energy_j=100.0, power_violation_s=5.0, thermal_violation_s=1.0)
 
@@ -112,15 +112,28 @@ def test_the_cpu_is_watched_by_what_its_system_counts() -> None:
     assert set(window.summary.flags) <= {"throttled", "stolen"}
 
 
-def test_a_measurement_takes_the_flags_and_the_state_of_its_window() -> None:
-    environment = Environment({"gpu": "any"}, {"power_w": "60", "host": "1f"})
-    measurement = Measurement(
-        *("conv", {}, "forward", "fp32/channels_first", (1.0,), (1.0,), 1, "any", environment, "run-1"),
+def measured(state: dict[str, str], seconds: float = 1.0) -> Measurement:
+    environment = Environment({"gpu": "any"}, state)
+    return Measurement(
+        *("conv", {}, "forward", "fp32/channels_first", (seconds,), (1.0,), 1, "any", environment, "run-1"),
         *("2026-01-01T00:00:00+00:00", "converged", ("noisy",)),
     )
+
+
+def test_mean_power_weighs_visits_by_their_time() -> None:
+    # (600 W x 3 s + 200 W x 1 s) / 4 s; the visit without a power counts for nothing.
+    visits = [measured({"power_mean_w": "600"}, 3.0), measured({"power_mean_w": "200"}), measured({}, 9.0)]
+    assert mean_power_w(visits) == 500.0
+    assert mean_power_w([measured({})]) is None
+
+
+def test_a_measurement_takes_the_flags_and_the_state_of_its_window() -> None:
+    measurement = measured({"power_w": "60", "host": "1f"})
+    environment = measurement.environment
     summary = Summary(1, ("throttled",), {"power_mean_w": "600"})
     watched = summary.added_to(measurement)
     assert watched.flags == ("noisy", "throttled")
     assert watched.environment.state == {"power_w": "60", "host": "1f", "power_mean_w": "600"}
     assert watched.environment.validity_key == environment.validity_key
     assert Summary().added_to(measurement) == measurement
+    assert summary.added_to(watched).flags == ("noisy", "throttled")

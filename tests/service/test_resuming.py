@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from db.store import Store
-from oracle.errors import BadInput, UnknownName
+from oracle.errors import BadInput, StepgaugeError, UnknownName
 from oracle.execution import Execution
 from profiler.anchors import ANCHOR
 from profiler.backends.simulated import SimulatedDevice
@@ -28,8 +28,9 @@ from profiler.run import RunSettings
 from service.agenda import PLAN, REFUSED, SESSION, find_agenda, spent_s
 from service.calibrating import calibrate
 from service.claims import claimed
-from service.measuring import measure_device
-from service.requests import CalibrateRequest, MeasureRequest, Questions
+from service.measuring import Clock, measure_device
+from service.requests import CalibrateRequest, MeasureRequest, Questions, silent
+from service.session import Round, in_fresh_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
@@ -251,6 +252,33 @@ def test_what_a_device_cannot_run_is_kept_shown_and_not_tried_again(
     assert sum(bool(planned.refused) for planned in agenda.cases) == len(refused)
 
 
+def test_rounds_of_fresh_processes_are_visits_of_the_same_run(opened: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = replace(QUICK_SIMULATED, processes=3, questions=Questions(((str(tiny_model(tmp_path)), 4),)))
+    result = measure_device(opened, asked, lambda done, total, text: said.append(text))
+    (run,) = opened.runs()
+    assert (run.id, run.status) == (result.run.run_id, "finished")
+    # Each of the two others made one round before this process went on.
+    for process in (1, 2):
+        assert any(text.startswith(f"process {process}, round 1: ") for text in said)
+        assert not any(text.startswith(f"process {process}, round 2: ") for text in said)
+    assert result.run.unmeasured == ()
+    assert max(visits(opened, run.id).values()) <= RunSettings("", 1.0).max_visits
+
+
+def test_what_goes_wrong_in_a_fresh_process_is_said(opened: Store, tmp_path: Path) -> None:
+    with pytest.raises(StepgaugeError, match="unknown run 'nowhere'"):
+        in_fresh_process(Round(opened.address, "simulated", "nowhere", 10.0), silent)
+
+
+def test_an_interruption_takes_the_fresh_process_along(opened: Store, tmp_path: Path) -> None:
+    asked = replace(QUICK_SIMULATED, processes=3, questions=Questions(((str(tiny_model(tmp_path)), 4),)))
+    run_id = interrupt(opened, asked, visit=5)
+    before = opened.measurements(run_id)
+    time.sleep(0.5)  # whatever went on would have measured some
+    assert opened.measurements(run_id) == before
+
+
 def test_what_is_left_of_a_budget_goes_on(make_measurement: Callable[..., Measurement]) -> None:
     # Two sessions: 10 s to its last measurement, then 5 s; the night between them does not count.
     taken = ["2026-01-01T00:00:04.000+00:00", "2026-01-01T00:00:10.000+00:00", "2026-01-02T00:00:05.000+00:00"]
@@ -285,3 +313,24 @@ def test_what_cannot_be_measured_is_said_in_one_line(
     assert ran.code == 2
     assert said in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_a_fit_is_given_more_of_a_budget_where_everything_is_stretched() -> None:
+    # 6 s on the clock for 3 s of the processor: a fit of 100 cases takes twice (3 + 1) s. Ten times is beyond saving.
+    now_s, processor_s = time.monotonic(), time.process_time()
+    assert Clock(now_s - 6.0, processor_s - 3.0).reserve_s(100) == pytest.approx(8.0, rel=0.2)
+    assert Clock(now_s - 60.0, processor_s - 3.0).reserve_s(100) == 16.0
+
+
+def test_shapes_of_a_question_are_those_that_predict_asks_for(
+    opened: Store, tmp_path: Path, stepgauge: Callable[..., Any]
+) -> None:
+    model = tiny_model(tmp_path)
+    asked = ("--for", f"{model}:4", "--strategies", "data,filter", "--devices", "1,2", "--budget", "60s")
+    db = ("--db", tmp_path / "opened.sqlite")
+    ran = stepgauge("calibrate", "--device", "simulated", "--name", "asked", *asked, *db)
+    assert ran.code == 0, ran.err
+    for strategy in ("data", "filter"):
+        predict = ("predict", model, "--batch-per-device", 4, "--devices", "2", "--link", "9us,50GB/s", "--json", *db)
+        (projection,) = json.loads(stepgauge(*predict, "--strategy", strategy).out)["projections"]
+        assert {method for method, share in projection["methods"].items() if share} <= {"measured", "assumed"}
