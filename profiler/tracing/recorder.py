@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from oracle.layer import Layer
 from profiler.tracing.kinds import KINDS, Use
 from profiler.tracing.watching import (
     ACCUMULATE,
+    Numbering,
     Place,
     current_autograd_node,
     is_bookkeeping,
@@ -87,6 +87,16 @@ class _Cost:
     flop: int = 0
     reads: list[Tensor] = field(default_factory=list)
     number: int | None = None
+    began: int = 0
+
+
+@dataclass
+class Ran:
+    """An operation that ran in forward, where, and the record that it is part of."""
+
+    name: str
+    module: str
+    record: int | None
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -101,6 +111,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, module: nn.Module, batch: int, place: Place) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.records: list[Record] = []
+        self.operations: list[Ran] = []
+        self.holders: dict[str, int] = {}
         self.forward: bool | None = None
         self.constant_items = 0
         self.constants: Counter[str] = Counter()
@@ -114,8 +126,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._params[param] = name
             self._claimed[name] = {}
             self._whole[name] = param.numel()
-        self._numbers: list[int] = []
-        self._owners: list[int] = []
+        self._numbering = Numbering()
         self._composite: _Cost | None = None
 
     @property
@@ -151,7 +162,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run a function that is one layer, whatever operations it takes."""
         if self.forward is not True or self._composite is not None:
             return func(*args, **kwargs)
-        self._composite = cost = _Cost()
+        self._composite = cost = _Cost(began=len(self.operations))
         try:
             result = func(*args, **kwargs)
         finally:
@@ -161,7 +172,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             inner = [tensor for tensor in cost.reads if tensor in self._values or self._param_of(tensor)]
             record = self._record(name, args, kwargs, (inner, made))
             record.moved, record.flop = cost.moved, cost.flop
-            self._number(cost.number, self._add(record, made))
+            index = self._add(record, made)
+            self._numbering.note(cost.number, index)
+            self._ran(name="", record=index, since=cost.began)
         return result
 
     def _forward(self, func: Any, call: _Call, read: list[Tensor], made: list[Tensor]) -> None:
@@ -175,19 +188,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             cost.moved, cost.flop = cost.moved + moved, cost.flop + flop
             cost.reads += read
             cost.number = number if cost.number is None else cost.number
+            self._ran(name, None)
             return
         if not any(tensor in self._values or self._param_of(tensor) for tensor in read):
             if moved and made:
                 self.constant_items += moved
                 self.constants[name] += 1
+            self._ran(name, None)
             return
         record = self._record(name, call[0], call[1], (read, made))
         record.moved, record.flop = moved, flop
-        self._number(number, self._add(record, made, written=func._schema.is_mutable))
+        index = self._add(record, made, written=func._schema.is_mutable)
+        self._numbering.note(number, index)
+        self._ran(name, index)
 
     def _view(self, name: str, number: int, read: list[Tensor], made: list[Tensor]) -> None:
         source = read[0] if read else None
-        self._number(number, None)
+        self._numbering.note(number, len(self.records))
         if source is None:
             return
         if (param := self._param_of(source)) is not None:
@@ -215,6 +232,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             record.operands = tuple(self._values[tensor] for tensor in operands)
         for (param, *place), items in unclaimed.items():
             self._claimed[param][cast(tuple[int, int], tuple(place))] = items
+            self.holders.setdefault(param, len(self.records))
         return record
 
     def _built(
@@ -255,21 +273,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 before = (self._values[other],) if other.numel() > tensor.numel() else ()
                 self._add(Record("view", self._place.name, reads=(*before, value), sampled=value.sampled), [other])
 
-    def _number(self, number: int, record: int | None) -> None:
-        """Remember which record an autograd node belongs to; nodes of views go with the record that comes next."""
-        self._numbers.append(number)
-        self._owners.append(len(self.records) if record is None else record)
+    def _ran(self, name: str, record: int | None, since: int | None = None) -> None:
+        """Note an operation, or to which record those since some place belong."""
+        if since is None:
+            self.operations.append(Ran(name, self._place.name, record))
+        else:
+            for operation in self.operations[since:]:
+                operation.record = record
 
     def _backward(self, func: Any, call: _Call, read: list[Tensor], made: list[Tensor]) -> None:
         node = current_autograd_node()
         if is_view(func) or node is None or ACCUMULATE in node[0]:
             return
-        place = bisect_right(self._numbers, node[1]) - 1
-        # Of several operations with one number (a function of the user's own) the first made the node.
-        while place > 0 and self._numbers[place - 1] == self._numbers[place]:
-            place -= 1
-        if place >= 0 and self._owners[place] < len(self.records):
-            record = self.records[self._owners[place]]
+        owner = self._numbering.owner_of(node[1])
+        if owner is not None and owner < len(self.records):
+            record = self.records[owner]
             record.backward_moved += _moved(read, made)
             record.backward_flop += _flop(func, call)
 

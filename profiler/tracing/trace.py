@@ -45,13 +45,14 @@ class Traced:
     Args:
         graph: the model.
         notes: what has no kind, what was left out, and what else differs from the module.
-        samples: of the traced step; inputs: shapes and types of its inputs.
+        operations: what ran in forward, in order: name, module, and the node that it is part of.
+        holders: parameter -> the node that holds it.
     """
 
     graph: ModelGraph
     notes: tuple[str, ...]
-    samples: int
-    inputs: tuple[Input, ...]
+    operations: tuple[tuple[str, str, str | None], ...]
+    holders: Mapping[str, str]
 
 
 def trace(
@@ -183,7 +184,8 @@ def _line_of(error: BaseException) -> str:
 def _traced(recorder: Recorder, example: Example, name: str, text: str, built_for_real: bool) -> Traced:
     first = example.tensors[0]
     shape = tuple(first.shape[1:]) or (1,)
-    nodes = without_dead_ends(assemble(recorder.records, example.samples, shape).nodes)
+    assembled = assemble(recorder.records, example.samples, shape)
+    nodes = without_dead_ends(assembled.nodes)
     graph = ModelGraph(name, shape, nodes, source=f"traced from {text.rpartition('/')[2]}")
     notes = (
         *_without_kind(graph),
@@ -191,10 +193,12 @@ def _traced(recorder: Recorder, example: Example, name: str, text: str, built_fo
         *_differences(recorder, example, graph),
         *(["it was built in memory, because its factory asks for values of tensors"] if built_for_real else []),
     )
-    inputs = tuple(
-        Input(tuple(t.shape[1:]), "int64" if not t.is_floating_point() else "float32") for t in example.tensors
+    operations = tuple(
+        (ran.name, ran.module, None if ran.record is None else assembled.node_of[ran.record])
+        for ran in recorder.operations
     )
-    return Traced(graph, notes, example.samples, inputs)
+    holders = {param: assembled.node_of[record] or "" for param, record in recorder.holders.items()}
+    return Traced(graph, notes, operations, holders)
 
 
 def _without_kind(graph: ModelGraph) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from types import FunctionType
 from typing import Any, cast
 
@@ -85,6 +87,7 @@ class Place:
             self._stack.pop()
 
 
+@lru_cache(maxsize=4096)
 def name_of(func: Any) -> str:
     """`convolution` for aten.convolution.default; other libraries' operations keep the library's name."""
     library, _, name = str(func._schema.name).partition("::")
@@ -95,6 +98,7 @@ _FREE = ("_unsafe_view", "detach", "_reshape_alias", "lift_fresh")
 """Views that do not say so, since autograd need not know."""
 
 
+@lru_cache(maxsize=4096)
 def is_view(func: Any) -> bool:
     """Whether an operation only looks at its operand in another way."""
     if name_of(func) in _FREE:
@@ -104,6 +108,7 @@ def is_view(func: Any) -> bool:
     return bool(aliases) and not any(alias.is_write for alias in aliases)
 
 
+@lru_cache(maxsize=4096)
 def is_bookkeeping(func: Any) -> bool:
     """Whether an operation asks for a property and computes nothing."""
     return str(func._schema.name).startswith("prim")
@@ -115,6 +120,33 @@ def next_autograd_node() -> int:
     While an operation runs below autograd its own node exists already, so that one has the number before.
     """
     return torch._C._autograd._get_sequence_nr()
+
+
+class Numbering:
+    """Which operation of forward an autograd node belongs to.
+
+    Nodes are numbered in the order of forward. A node of a view, or of something else that is nobody's, goes with the
+    operation that comes next.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._owners: list[int] = []
+
+    def note(self, number: int, owner: int) -> None:
+        """Say that the node of this number, or one after it, was made by an operation."""
+        self._numbers.append(number)
+        self._owners.append(owner)
+
+    def owner_of(self, number: int) -> int | None:
+        """The operation whose node has this number; None before the first.
+
+        Of several operations with one number (a function of the user's own) the first made the node.
+        """
+        place = bisect_right(self._numbers, number) - 1
+        while place > 0 and self._numbers[place - 1] == self._numbers[place]:
+            place -= 1
+        return self._owners[place] if place >= 0 else None
 
 
 ACCUMULATE = "AccumulateGrad"
