@@ -17,6 +17,7 @@ from service.ceiling_commands import CEILINGS
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.measuring_commands import MEASURING_COMMANDS
+from service.model_commands import MODEL_COMMANDS
 from service.networking import NETWORKS
 from service.options import (
     Batch,
@@ -92,7 +93,7 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-for _command in MEASURING_COMMANDS:
+for _command in (*MEASURING_COMMANDS, *MODEL_COMMANDS):
     app.command()(_command)
 
 
@@ -138,7 +139,8 @@ def predict(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."
+            metavar="MODEL...",
+            help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
         ),
     ],
     calibration: CalibrationName = None,

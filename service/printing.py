@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
-from service import collective_tables, network_tables
+from service import collective_tables, model_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
 from service.ceiling_tables import print_ceilings
 from service.kernel_tables import print_kernels
@@ -299,6 +299,7 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "explain": print_explained,
     "ceilings": print_ceilings,
     **network_tables.PRINTERS,
+    **model_tables.PRINTERS,
     **collective_tables.PRINTERS,
 }
 """The printer of each command's result."""
