@@ -3,7 +3,8 @@
 Contention: `concurrent` groups that use the same links share a node's network cards, so each sees the bandwidth
 divided by concurrent / nics_per_node once there are more groups than cards (the factor phi of ParaDL, HPDC 2021,
 section 3.3, with the number of cards made explicit). Bandwidth is of one card or path; oversubscription divides it
-further. Both hold for full load, which is what synchronous training puts on a network.
+further. Both hold for full load, which is what synchronous training puts on a network. Kernels and transfers are taken
+not to slow one another down: a data sheet says nothing of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from oracle.collectives import collective
 from oracle.errors import OutOfRange
 from oracle.machine import Cluster
-from oracle.pricing import Prices, Transfer
+from oracle.pricing import NO_SLOWDOWN, Prices, Slowdown, Transfer
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class LinkTimer:
         6.000006
         """
         return Prices.exact([self._seconds(transfer) for transfer in transfers])
+
+    def slowdown(self, transfers: Sequence[Transfer]) -> Slowdown:
+        """None is known."""
+        return NO_SLOWDOWN
 
     def _seconds(self, transfer: Transfer) -> float:
         row = collective(transfer.collective)

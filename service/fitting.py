@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, UnknownName
 from profiler.case import call_from_case
+from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
 from service.networks import stored_form
 
 COLLECTIVE = "collective"
-"""The microbenchmark of every collective."""
+"""The microbenchmark of every collective; what runs beside kernels is an overlap."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
         raise BadInput(f"there is a calibration '{request.name}' already; choose another --name")
     runs = tuple(dict.fromkeys(find_run(store, source) for source in request.sources))
     wanted = chosen([item for run in runs for item in store.measurements(run)], request.where)
-    collectives = [item for item in wanted if item.micro == COLLECTIVE]
+    collectives = [item for item in wanted if item.micro in (COLLECTIVE, OVERLAP)]
     kernels = [item for item in wanted if _is_kernel(item)]
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     if collectives and kernels:
@@ -118,9 +119,13 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
 
 
 def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> LinkCalibration:
+    from calibration.link_overlap import fit_overlap
     from calibration.links import fit_links
 
-    return fit_links(link_rows(collectives, request.job_keys), request.name, fabric_of(collectives[0]))
+    alone = [item for item in collectives if item.micro == COLLECTIVE]
+    network = fit_links(link_rows(alone, request.job_keys), request.name, fabric_of(collectives[0]))
+    beside = [item for item in collectives if item.micro == OVERLAP]
+    return replace(network, overlap=fit_overlap(beside, request.job_keys))
 
 
 def _fit_device(kernels: Sequence[Measurement], name: str, created_at: str) -> Calibration:

@@ -31,13 +31,8 @@ from profiler.collectives.clock import Mark, mark
 from profiler.collectives.kernels import Kernel
 from profiler.collectives.sampling import MAX_INNER, MIN_SAMPLE_S, Agreement, Timed
 from profiler.collectives.settings import CollectiveCase
+from profiler.collectives.sides import COLLECTIVE_ALONE, COLLECTIVE_BESIDE, KERNEL_ALONE, KERNEL_BESIDE
 from profiler.micro.collective import Member, build, fill_pattern, wrong_items
-
-COLLECTIVE_ALONE, KERNEL_ALONE = "collective alone", "kernel alone"
-COLLECTIVE_BESIDE, KERNEL_BESIDE = "collective beside kernel", "kernel beside collective"
-
-MICRO = "overlap"
-"""The microbenchmark of measurements whose case says, as `timed`, one of the four names above."""
 
 KERNEL_CALLS = 8
 """Kernels that fit into the time of the collective's calls, at least, by their times alone."""

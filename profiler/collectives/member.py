@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from oracle.errors import NoDevice
 from profiler.backends.base import Sample
-from profiler.collectives.beside import COLLECTIVE_BESIDE, MICRO, Beside
+from profiler.collectives.beside import Beside
 from profiler.collectives.environment import collective_environment
 from profiler.collectives.kernels import Kernel, open_kernel
 from profiler.collectives.places import RankPlace, groups_of
@@ -29,6 +29,7 @@ from profiler.collectives.records import (
 )
 from profiler.collectives.sampling import Agreement, Gap, Timed, computing, pause, verify
 from profiler.collectives.settings import KERNELS, CollectiveCase, CollectiveSettings, cases
+from profiler.collectives.sides import COLLECTIVE_BESIDE, MICRO
 from profiler.environment import cpu_model
 from profiler.importers.base import host_digest
 from profiler.measurement import Environment, Measurement

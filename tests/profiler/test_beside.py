@@ -9,13 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from profiler.collectives.beside import COLLECTIVE_ALONE, COLLECTIVE_BESIDE, KERNEL_ALONE, KERNEL_BESIDE, Beside
+from profiler.collectives.beside import Beside
 from profiler.collectives.clock import mark
 from profiler.collectives.kernels import Kernel, open_kernel
 from profiler.collectives.measure import measure_collectives
 from profiler.collectives.records import collect, rank_files
 from profiler.collectives.sampling import MAX_SPACED, Agreement, Timed, computing, pause
 from profiler.collectives.settings import KERNELS, SPACINGS, CollectiveCase, CollectiveSettings, cases
+from profiler.collectives.sides import COLLECTIVE_ALONE, COLLECTIVE_BESIDE, KERNEL_ALONE, KERNEL_BESIDE
 from profiler.measurement import Measurement
 from profiler.micro.collective import Member
 from profiler.stopping import StoppingRule
