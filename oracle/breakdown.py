@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from oracle.plan import Exchange, Place, Plan, Stage, StepPart, Task, tasks_of
 from oracle.pricing import LayerCall, LayerTimer, Method, Transfer, TransferTimer
-from oracle.project import passes_of
+from oracle.questions import passes_of
 
 SHARED_UPDATE = "(all layers)"
 """What a kernel is listed under that belongs to no single layer: the update of a share of all weights."""

@@ -20,6 +20,7 @@ DRAWS = 64
 """K, the number of shared draws. Enough for 80 and 90 % intervals to about +-0.05 in level."""
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 _QUADRATURE = 4096
