@@ -32,6 +32,7 @@ from service.options import (
     NetworkEnvironment,
     NetworkName,
     Optimizer,
+    Plot,
     Precision,
     RealDevice,
     Recompute,
@@ -135,14 +136,24 @@ def list_(db: Db = None, json: Json = False) -> None:
 def show(
     name: Annotated[str | None, typer.Argument(help="A stored calibration. Default: the newest.")] = None,
     collectives: Annotated[bool, typer.Option("--collectives", help="Every measured size of a network.")] = False,
+    plot: Plot = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Show one calibration: constants, intervals, errors."""
-    from service.catalogue import show_calibration
+    """Show one calibration: constants, intervals, errors.
 
+    --plot draws a network: bus bandwidth against size, measured and fitted.
+    """
+    from service.catalogue import show_calibration
+    from service.plotting import PLOTS, check_plot
+
+    if plot is not None:
+        check_plot(plot)
     with open_store(db) as store:
-        show_result("show", show_calibration(store, name, collectives), json)
+        shown = show_calibration(store, name, collectives)
+    if plot is not None:
+        PLOTS["show"](shown, plot)
+    show_result("show", shown, json)
 
 
 @app.command()

@@ -17,6 +17,8 @@ from profiler.case import call_from_case
 from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
+from service.conditions import parse_condition
+from service.network_comparing import NetworkComparison, compared, earlier
 from service.networks import stored_form
 
 COLLECTIVE = "collective"
@@ -30,7 +32,7 @@ class FitRequest:
     Args:
         sources: runs, or files that were imported.
         name: of the new calibration.
-        where: `KEY=VALUE`; only measurements that say so are taken.
+        where: `KEY=VALUE`, `KEY<=NUMBER`...; only measurements of which all hold are taken.
         job_keys: what of an identity marks a job and no environment; see `calibration.link_sources`.
     """
 
@@ -43,8 +45,7 @@ class FitRequest:
         if not self.name.strip():
             raise BadInput("a calibration's name must not be empty")
         for text in self.where:
-            if "=" not in text:
-                raise BadInput(f"--where takes KEY=VALUE, such as device=A100 or flag=calib, not '{text}'")
+            parse_condition(text)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class FitResult:
         network: of a network, or None.
         runs: that were read.
         measurements: that were taken; left_out: of the same kind, but no layer that can be priced.
+        drift: of a network against the newest earlier one of the same fabric, or None.
     """
 
     store: str
@@ -64,6 +66,7 @@ class FitResult:
     runs: tuple[str, ...]
     measurements: int
     left_out: int
+    drift: NetworkComparison | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -84,6 +87,7 @@ class FitResult:
             about = {"kind": "network", "name": self.network.name, "fabric": self.network.fabric}
             errors = {curve.key.text: curve.held_out_error for curve in self.network.curves}
             values |= {**about, "curves": len(self.network.curves), "held_out_errors": errors}
+            values["drift"] = None if self.drift is None else self.drift.to_dict()
         if self.calibration is not None:
             values |= {"kind": "device", "name": self.calibration.name, "device": self.calibration.device}
             values |= {"constants": len(self.calibration.constants), "shapes": len(self.calibration.shapes)}
@@ -109,8 +113,10 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
     left_out = len(wanted) - len(collectives) - len(kernels)
     if collectives:
         network = _fit_network(collectives, request)
+        before = earlier(store, network)
         store.add_network(stored_form(network, created_at), runs)
-        return FitResult(store.location, None, network, runs, len(collectives), left_out)
+        drift = None if before is None else compared(before, network)
+        return FitResult(store.location, None, network, runs, len(collectives), left_out, drift)
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
     calibration = _fit_device(kernels, request.name, created_at)
@@ -162,19 +168,20 @@ def chosen(measurements: Sequence[Measurement], where: Sequence[str]) -> list[Me
 
     Args:
         measurements: of any kind.
-        where: `KEY=VALUE`; a key is device, micro, phase, execution, flag, or one of an identity or a case.
+        where: conditions (`service.conditions`); a key is device, micro, phase, execution, flag, or one of an identity
+            or a case.
 
     Raises:
         BadInput: none does; the text says which values there are.
     """
     found = list(measurements)
-    for text in where:
-        key, _, value = text.partition("=")
-        kept = [item for item in found if value in _said(item, key)]
+    for condition in map(parse_condition, where):
+        key = condition.key
+        kept = [item for item in found if (said := _said(item, key)) and condition.holds(said)]
         if not kept:
             known = sorted({said for item in found for said in _said(item, key)})
             there = f"there are {', '.join(known[:20])}" if known else f"none of them says anything of '{key}'"
-            raise BadInput(f"no measurement has {key}={value}; {there}")
+            raise BadInput(f"no measurement has {condition.text}; {there}")
         found = kept
     return found
 
