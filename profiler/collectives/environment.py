@@ -11,6 +11,7 @@ from profiler.collectives.settings import CollectiveSettings
 from profiler.environment import read_environment
 from profiler.importers.base import host_digest
 from profiler.measurement import Environment
+from profiler.topology import node_topology
 
 COLLECTIVE_VARIABLES = (
     "GLOO_SOCKET_IFNAME",
@@ -70,7 +71,8 @@ def collective_environment(settings: CollectiveSettings, place: RankPlace, hosts
     if settings.device == "cuda":
         identity["nccl"] = _nccl_version()
     identity |= {name: os.environ[name] for name in COLLECTIVE_VARIABLES if name in os.environ}
-    return replace(environment, identity=identity)
+    read = replace(environment, identity=identity)
+    return node_topology().added_to(read) if settings.device == "cuda" else read
 
 
 def _nccl_version() -> str:
