@@ -15,6 +15,7 @@ import typer
 from oracle.errors import MissingDependency, StepgaugeError
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
+from service.measuring_commands import MEASURING_COMMANDS
 from service.networking import NETWORKS
 from service.options import (
     Batch,
@@ -90,37 +91,8 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-def calibrate(
-    device: Device = "cpu",
-    name: Annotated[str | None, typer.Option(help="Name of the calibration. Default: the device and the date.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long to measure, such as 90s or 10min.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")] = False,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    seed: Annotated[int, typer.Option(help="Order of the cases and random inputs.")] = 0,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Measure this machine, fit its constants, store both."""
-    from oracle.units import parse_seconds
-    from service.calibrating import calibrate as use_case
-    from service.requests import CalibrateRequest
-
-    request = CalibrateRequest(
-        device=device,
-        name=name,
-        budget_s=None if budget is None else parse_seconds(budget),
-        quick=quick,
-        seed=seed,
-        execution=execution_of(precision, memory_format, optimizer),
-    )
-    with open_store(db) as store, progress_bar() as progress:
-        result = use_case(store, request, progress)
-    show_result("calibrate", result, json)
+for _command in MEASURING_COMMANDS:
+    app.command()(_command)
 
 
 @app.command("list")
@@ -270,13 +242,18 @@ def compare(
 def export(
     name: Annotated[str, typer.Argument(help="A stored calibration.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: print it.")] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Without names, paths and whatever else could tell the site.")
+    ] = False,
+    as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Its name there, with --redact.")] = None,
     db: Db = None,
 ) -> None:
     """Write a calibration as JSON, to be loaded elsewhere."""
     from service.catalogue import export_calibration, write_text
+    from service.redacting import redaction
 
     with open_store(db) as store:
-        text = export_calibration(store, name)
+        text = export_calibration(store, name, redaction(redact, as_))
     if output is None:
         typer.echo(text)
     else:

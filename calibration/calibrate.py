@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from calibration.drift import steadied
 from calibration.features import family
 from calibration.kernels import Dropped, FamilyFit, fit_family
-from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, visits
+from calibration.repeats import LEAST_CASES, Visits, common_sd, disturbed_notes, measured_shape, visits
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
+from profiler.flags import flag_notes
 from profiler.measurement import Measurement
 
 USELESS_ERROR = 1.0
 """Held-out error from which the constants of a family say nothing of other shapes."""
-
-_NOTED_FLAGS = ("noisy", "throttled", "preempted")
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,12 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
         BadInput: no measurements, several devices, environments that do not match, or a sample that is no time.
     """
     _one_device(measurements)
-    found = visits(measurements)
+    steady, moved = steadied(measurements)
+    found = visits(steady)
     shapes = tuple(measured_shape(call, execution, taken) for (call, execution), taken in found.items())
     fits = {key: fit_family(members) for key, members in sorted(_by_family(shapes).items())}
     reports = tuple(_family_report(key, members, fits[key]) for key, members in sorted(_by_family(shapes).items()))
-    notes = (*_unfitted(reports), *_flagged(measurements), *_thin(found))
+    notes = (*_unfitted(reports), *moved, *flag_notes(measurements), *disturbed_notes(found), *_thin(found))
     environment = measurements[0].environment
     calibration = Calibration(
         name=name,
@@ -130,13 +131,6 @@ def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
             f"the constants of {', '.join(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
             "measure again on a quiet machine before you rely on other shapes than the measured ones"
         )
-
-
-def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:
-    for flag in _NOTED_FLAGS:
-        count = sum(flag in measurement.flags for measurement in measurements)
-        if count:
-            yield f"{count} of {len(measurements)} measurements are flagged {flag}"
 
 
 def _thin(found: Visits) -> Iterable[str]:

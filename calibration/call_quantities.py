@@ -1,10 +1,10 @@
 """From layer calls to the quantities of their kernels: the one bridge between the oracle's layers and the regression.
 
-Products (convolutions, linear layers, attention) are described by their implicit matrix product, everything else by
-rows and columns of what its kernel walks over: (samples x channels, extents) for poolings and for normalisations over
-a batch or over groups, (all leading axes, last axis) for softmax, layer norm, elementwise layers, embeddings and
-losses. A transposed convolution is the mirrored convolution with forward and backward-data exchanged. An update is a
-launch for every parameter tensor and a walk over the elements of all of them.
+Products (convolutions, linear layers, attention, products of activations) are described by their implicit matrix
+product, everything else by rows and columns of what its kernel walks over: (samples x channels, extents) for poolings
+and for normalisations over a batch or over groups, (all leading axes, last axis) for softmax, layer norm, elementwise
+layers, embeddings and losses. A transposed convolution is the mirrored convolution with forward and backward-data
+exchanged. An update is a launch for every parameter tensor and a walk over the elements of all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oracle.estimate import Floats
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.layers import Attention, Linear, Norm
+from oracle.operations import Matmul
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
 
@@ -49,7 +50,7 @@ def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor:
         return _convolutions(
             [layer for layer in layers if isinstance(layer, Conv)], samples, calls[0], execution, processor
         )
-    if isinstance(layers[0], Linear | Attention):
+    if isinstance(layers[0], Linear | Attention | Matmul):
         axes = np.array([_product(layer, phase, count) for layer, count in zip(layers, samples, strict=True)])
         named = dict(zip(("batch", "m", "n", "k"), axes.T, strict=True))
         return replace(matrix_products(named, execution.item_bytes, processor), flop=flop, bytes=moved)
@@ -62,9 +63,11 @@ def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor:
 
 
 def _product(layer: Layer, phase: Phase, samples: float) -> tuple[float, float, float, float]:
-    """Batch, m, n, k of a linear layer in any phase, or of the first product of attention."""
+    """Batch, m, n, k of a linear layer in any phase, or of the first product of attention or of a product."""
     if isinstance(layer, Attention):
         return samples * layer.heads, layer.query_tokens, layer.key_tokens, layer.head_width
+    if isinstance(layer, Matmul):
+        return samples * layer.batch, layer.rows, layer.columns, layer.inner
     if not isinstance(layer, Linear):
         raise BadInput(f"a {layer.kind} layer is no matrix product")
     rows, wide, narrow = samples * layer.rows, layer.in_features, layer.out_features

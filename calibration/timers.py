@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,11 +26,11 @@ from calibration.draws import bank, pick, unit_mean_factors
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
 from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import NotCalibrated
-from oracle.estimate import Floats
+from oracle.estimate import Floats, Ints
 from oracle.execution import Execution
 from oracle.identity import Same
 from oracle.layer import Layer, Phase
-from oracle.pricing import LayerCall, Method, Prices
+from oracle.pricing import Curves, LayerCall, Method, Prices
 
 MARGIN = 1.5
 """How far outside the measured range of work a shape still counts as inside it, as a factor."""
@@ -50,6 +50,15 @@ class _Price:
     method: Method
 
 
+@dataclass(frozen=True)
+class _Line:
+    """Seconds of a call without samples, for each sample, and at the samples at which it was measured itself."""
+
+    start_s: float
+    sample_s: float
+    measured: tuple[tuple[int, float], ...] = ()
+
+
 class CalibratedTimer:
     """Prices layer calls on the calibrated device under one execution.
 
@@ -62,11 +71,16 @@ class CalibratedTimer:
         self.calibration = calibration
         self.execution = execution
         self._fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
+        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items()}
         self._shapes = {
             LayerCall(shape.layer, shape.phase, shape.samples): shape
             for shape in calibration.shapes
             if self._same_key(shape)
         }
+        self._measured = defaultdict[tuple[Layer, Phase], list[tuple[int, float]]](list)
+        for call, shape in self._shapes.items():
+            self._measured[call.layer, call.phase].append((call.samples, shape.seconds))
+        self._counts = sorted({call.samples for call in self._shapes})
         self._bank = bank()
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
@@ -74,6 +88,7 @@ class CalibratedTimer:
         # A plan that is asked for again asks with the same calls, and comparing hundreds of layers takes longer than
         # all the rest of a prediction.
         self._remembered = lru_cache(maxsize=128)(self._priced)
+        self._lines: dict[tuple[Layer, Phase], _Line | None] = {}
 
     def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
         """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
@@ -102,6 +117,40 @@ class CalibratedTimer:
             draws_s=np.array([price.draws_s for price in known]),
             methods=tuple(price.method for price in known),
         )
+
+    def over_samples(self, calls: Sequence[LayerCall], samples: Ints) -> Curves:
+        """Middles of calls on many numbers of samples; see `oracle.pricing.ManySamples`."""
+        keys = [(call.layer, call.phase) for call in calls]
+        self._learn_lines([LayerCall(*key, 1) for key in dict.fromkeys(keys) if key not in self._lines])
+        known = [self._lines[key] for key in keys]
+        places = {n: range(*np.searchsorted(samples, (n, n + 1)).tolist()) for n in self._counts}
+        apart = [
+            (row, column, middle_s)
+            for row, line in enumerate(known)
+            for n, middle_s in (line.measured if line else ())
+            for column in places[n]
+        ]
+        for row in (row for row, line in enumerate(known) if line is None):
+            own = self.price([replace(calls[row], samples=n) for n in samples.tolist()])
+            apart += [(row, column, middle_s) for column, middle_s in enumerate(own.middle_s.tolist())]
+        rows, columns, apart_s = np.array(apart).reshape(-1, 3).T
+        lines = np.array([(line.start_s, line.sample_s) if line else (0.0, 0.0) for line in known])
+        return Curves(lines, rows.astype(np.int64), columns.astype(np.int64), apart_s)
+
+    def _learn_lines(self, calls: Sequence[LayerCall]) -> None:
+        """Calls of one sample as lines: a kernel's work is a straight line, so two of its features give all."""
+        first, second = (features([replace(call, samples=n) for call in calls], self.execution) for n in (1, 2))
+        updates = [call for call in calls if call.phase is Phase.UPDATE]
+        update_s = dict(zip(updates, self.price(updates).middle_s.tolist(), strict=True))
+        for call, one, two in zip(calls, first, second, strict=True):
+            key = (self._family_for(call), call.phase)
+            line = None
+            if call in update_s:
+                line = _Line(update_s[call], 0.0)
+            elif key in self._values:
+                one_s, two_s = seconds(np.array([one, two]), self._values[key]).tolist()
+                line = _Line(2 * one_s - two_s, two_s - one_s, tuple(self._measured.get((call.layer, call.phase), ())))
+            self._lines[call.layer, call.phase] = line
 
     def _learn(self, calls: Iterable[LayerCall]) -> None:
         by_fit: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)

@@ -199,7 +199,7 @@ class ImportedFileRow(TypedColumns):
 
 
 class ImportedFactRow(TypedColumns):
-    """Something that a tool printed without timing it: a topology, a device, a choice of algorithm."""
+    """Something said beside the measurements of a run: a topology that a tool printed, a case that did not fit."""
 
     id: Column[int] = Column(Integer, primary_key=True)
     run_id: Column[str] = Column(String(64), ForeignKey("run.id"), nullable=False)

@@ -15,18 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 
 import numpy as np
 
-from oracle.estimate import Floats
+from oracle.estimate import Floats, Ints
 from oracle.identity import Same
 from oracle.layer import Layer
 from oracle.layers import Loss, Norm
 from oracle.liveness import Moment, Placed, Sizes, moments_of
-from oracle.memory import MemoryKind
+from oracle.memory import Lots, MemoryKind
 from oracle.model import INPUT, ModelGraph, Node
-from oracle.plan import Plan, StepPart
+from oracle.plan import Microbatched, Plan, StepPart
 
 
 class UpdateLoop(StrEnum):
@@ -113,7 +113,11 @@ class Autograd:
     def held_bytes(self, plan: Plan, stages: range) -> Mapping[MemoryKind, float]:
         """Bytes by kind at the fullest moment of a step."""
         held, samples = self._held(plan, stages), plan.stages[stages[0]].samples
-        moments = self._moments(plan, stages, held)
+        in_flight, (once, later, update) = plan.in_flight(stages[0]), self._moments(plan, held)
+        rows = [once + (in_flight - 1) * held.waiting, update]
+        if any(plan.passes(stage) > 1 for stage in stages):
+            rows.append(later + max(0, in_flight - 2) * held.waiting)
+        moments = np.vstack(rows)
         moment = Moment(*moments[np.argmax(moments @ _weights(samples))].tolist())
         weights_bytes = held.params * plan.job.execution.parameter_bytes
         tensors = {
@@ -122,7 +126,7 @@ class Autograd:
             MemoryKind.OPTIMIZER: plan.held.optimizer * weights_bytes * plan.job.execution.optimizer_cost.states,
             MemoryKind.BUFFERS: held.buffer_bytes,
             MemoryKind.CASTS: moment.cast_bytes,
-            MemoryKind.INPUT: plan.in_flight(stages[0]) * samples * held.input_sample_bytes,
+            MemoryKind.INPUT: in_flight * samples * held.input_sample_bytes,
             MemoryKind.ACTIVATIONS: samples * moment.activation_sample_bytes + moment.activation_bytes,
             MemoryKind.TRANSIENT: samples * moment.transient_sample_bytes,
             MemoryKind.UPDATE: moment.update_bytes,
@@ -130,33 +134,49 @@ class Autograd:
         }
         return tensors | self._beside(plan, stages, held, sum(tensors.values()))
 
+    def peak_bytes(self, plan: Plan, stages: range, lots: Lots) -> Floats:
+        """All that a device holds for each of many batches; see `oracle.memory.ManyBatches`."""
+        held, several = self._held(plan, stages), np.asarray(plan.passes(stages[-1]) > 1)
+        waiting, in_flight = _values(held.waiting[np.newaxis], lots.samples), lots.segments
+        if isinstance(plan.schedule, Microbatched):
+            several = lots.segments * plan.accumulation > 1
+            if plan.schedule.kind == "1f1b":
+                in_flight = np.minimum(lots.segments, len(plan.stages) - stages[0])
+        once, later, update = self._moments(plan, held)
+        peak = _values(once, lots.samples) + (in_flight - 1) * waiting
+        again = _values(later, lots.samples) + np.maximum(0, in_flight - 2) * waiting
+        peak = np.maximum(np.where(several, np.maximum(peak, again), peak), _values(update, lots.samples))
+        weights_bytes = held.params * plan.job.execution.parameter_bytes
+        states = plan.held.weights + plan.held.optimizer * plan.job.execution.optimizer_cost.states
+        tensors = peak + states * weights_bytes + held.buffer_bytes + lots.transfer_bytes
+        tensors += in_flight * lots.samples * held.input_sample_bytes
+        return tensors * (1 + self.overheads.fragmentation) + sum(self._beside(plan, stages, held, 0.0).values())
+
     def kept_bytes(self, plan: Plan, stages: range) -> float:
         """Bytes of activations that one pass keeps from the end of its forward to its backward."""
         return float(self._held(plan, stages).waiting @ _weights(plan.stages[stages[0]].samples))
 
-    def _moments(self, plan: Plan, stages: range, held: _Held) -> Floats:
+    def _moments(self, plan: Plan, held: _Held) -> tuple[Floats, Floats, Floats]:
         """The moments, as rows, of the first pass, of the passes after it, and of the update.
 
         In the first pass's backward all passes in flight wait for theirs. From the second on all gradients are there,
         and new ones until they are added.
         """
-        share, in_flight = plan.held.gradients, plan.in_flight(stages[0])
+        share = plan.held.gradients
         gradient_bytes = share * held.params * plan.job.execution.parameter_bytes
         update_bytes = plan.held.optimizer * self._room(plan, held)
         update = np.array([Moment(0.0, 0.0, gradient_bytes=gradient_bytes, update_bytes=update_bytes)])
-        first = held.moments + (in_flight - 1) * held.waiting
+        first, later = held.moments.copy(), held.moments.copy()
         first[:, _GRADIENT] *= share
-        if all(plan.passes(stage) == 1 for stage in stages):
-            return np.vstack([first, update])
-        later = held.moments + max(0, in_flight - 2) * held.waiting
         later[:, _GRADIENT] = gradient_bytes + later[:, _FRESH]
-        return np.vstack([first, later, update])
+        return first, later, update
 
     def _held(self, plan: Plan, stages: range) -> _Held:
         """What the layers of stages hold, per sample of the first of them."""
         execution, parts = plan.job.execution, plan.stages[stages.start : stages.stop]
         layers = Same(tuple(chain.from_iterable(stage.nodes for stage in parts)))
-        scales = tuple((len(stage.nodes), stage.samples / parts[0].samples) for stage in parts)
+        ratios = groupby(parts, key=lambda stage: stage.samples / parts[0].samples)
+        scales = tuple((sum(len(stage.nodes) for stage in own), ratio) for ratio, own in ratios)
         mask_bytes = 1 if self.overheads.fused_dropout else execution.item_bytes
         widths = (execution.item_bytes, execution.parameter_bytes, mask_bytes)
         # A stage of a pipeline has its share of the segments.
@@ -214,11 +234,29 @@ class _Held:
 _GRADIENT, _FRESH = map(Moment._fields.index, ("gradient_bytes", "fresh_gradient_bytes"))
 
 
+_PER_SAMPLE = np.array([name.endswith("sample_bytes") for name in Moment._fields], dtype=np.float64)
+
+
 def _weights(samples: int) -> Floats:
     """What the columns of moments count for with so many samples."""
-    weights = np.array([samples if name.endswith("sample_bytes") else 1 for name in Moment._fields], dtype=np.float64)
+    weights = 1 + (samples - 1) * _PER_SAMPLE
     weights[_FRESH] = 0  # a part of another column
     return weights
+
+
+def _values(moments: Floats, samples: Ints) -> Floats:
+    """The bytes of the fullest of some moments, rows, for each number of samples.
+
+    Every moment is a straight line in the samples; only those that no other is above all along can be the fullest.
+    """
+    fixed = moments @ _weights(0)
+    grows = moments @ _weights(1) - fixed
+    steepest = np.lexsort((-fixed, -grows))
+    fixed, grows = fixed[steepest], grows[steepest]
+    above = fixed > np.concatenate(([-np.inf], np.maximum.accumulate(fixed)[:-1]))
+    lines: Floats = fixed[above, np.newaxis] + grows[above, np.newaxis] * samples
+    fullest: Floats = lines.max(axis=0)
+    return fullest
 
 
 @lru_cache(maxsize=1024)

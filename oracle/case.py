@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from oracle.breakdown import KernelItem, MoveItem, kernels_of, moves_of
+from oracle.errors import NotCalibrated
 from oracle.plan import Job, Plan, StepPart, Strategy
 from oracle.predictor import Predictor
 from oracle.projection import Projection, total_of
@@ -57,11 +58,15 @@ class Case:
         return total_of(self.projection.communication, tuple(parts)).middle
 
     def changed(self, what: WhatIf) -> tuple[str, Case] | None:
-        """The case with a change, if it applies and can be done."""
+        """The case with a change, if it applies, can be done and asks nothing that no timer knows."""
         change = what(self.job, self.strategy)
         if change is None or change.strategy.limit(change.job).refusal(change.strategy.name, change.job):
             return None
-        return change.text, Case(self.predictor, change.job, change.strategy)
+        case = Case(self.predictor, change.job, change.strategy)
+        try:
+            return (change.text, case) if case.projection.step is not None else None
+        except NotCalibrated:
+            return None
 
     def samples_per_s(self) -> float:
         """Samples of all devices per second."""

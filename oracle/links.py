@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from oracle.collectives import collective
 from oracle.errors import OutOfRange
+from oracle.estimate import Floats
 from oracle.machine import Cluster
 from oracle.pricing import NO_SLOWDOWN, Prices, Slowdown, Transfer
 
@@ -36,20 +39,26 @@ class LinkTimer:
         >>> float(timer.price([Transfer("all_reduce", 4e9, 4)]).middle_s[0])
         6.000006
         """
-        return Prices.exact([self._seconds(transfer) for transfer in transfers])
+        lines = [(*self._line(transfer), transfer.bytes) for transfer in transfers]
+        return Prices.exact([startup_s + s_per_byte * size_bytes for startup_s, s_per_byte, size_bytes in lines])
 
     def slowdown(self, transfers: Sequence[Transfer]) -> Slowdown:
         """None is known."""
         return NO_SLOWDOWN
 
-    def _seconds(self, transfer: Transfer) -> float:
+    def lines(self, transfers: Sequence[Transfer]) -> Floats:
+        """Seconds without bytes and for each byte, shape (transfers, 2); see `oracle.pricing.Lines`."""
+        return np.array([self._line(transfer) for transfer in transfers]).reshape(-1, 2)
+
+    def _line(self, transfer: Transfer) -> tuple[float, float]:
+        """Seconds to start all messages, and for each byte of one of them."""
         row = collective(transfer.collective)
         if transfer.group == 1:
-            return 0.0
+            return 0.0, 0.0
         if transfer.tier >= len(self.cluster.tiers):
             tiers = len(self.cluster.tiers)
             raise OutOfRange(f"cluster '{self.cluster.name}' has {tiers} tier(s) of links, no tier {transfer.tier}")
         tier = self.cluster.tiers[transfer.tier]
         contention = max(1.0, transfer.concurrent / tier.nics_per_node) * tier.oversubscription
-        wire_s = row.wire_share(transfer.group) * transfer.bytes * contention / tier.link.bandwidth_bytes_per_s
-        return transfer.messages * (row.rounds(transfer.group) * tier.link.latency_s + wire_s)
+        s_per_byte = row.wire_share(transfer.group) * contention / tier.link.bandwidth_bytes_per_s
+        return transfer.messages * row.rounds(transfer.group) * tier.link.latency_s, transfer.messages * s_per_byte

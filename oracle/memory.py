@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from oracle.estimate import Floats, Ints
 from oracle.plan import Job, Microbatched, Plan, Strategy
 from oracle.units import format_bytes
 
@@ -117,13 +118,46 @@ class MemoryRule(Protocol):
         """Bytes by kind at the fullest moment of a device that runs these of the plan's stages."""
 
 
+@runtime_checkable
+class ManyBatches(Protocol):
+    """A `MemoryRule` that knows how what is held grows with the batch."""
+
+    def peak_bytes(self, plan: Plan, stages: range, lots: Lots) -> Floats:
+        """All that a device holds under a plan for each of n batches; what `held_bytes` adds up to; shape (n,).
+
+        Args:
+            plan: of one of the batches.
+            stages: those of its stages that the device runs.
+            lots: the batches.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Lots:
+    """What of a plan's memory is different for each of n batches; arrays of shape (n,).
+
+    Args:
+        samples: of one pass of the first of the stages.
+        segments: of a pipeline; 1 elsewhere.
+        transfer_bytes: buffers that transfers are received in or sent from.
+    """
+
+    samples: Ints
+    segments: Ints
+    transfer_bytes: Floats
+
+
 def memory_of(plan: Plan, rule: MemoryRule) -> Memory:
-    """What the fullest device holds under a plan: one stage of a pipeline, all stages elsewhere."""
-    devices = [range(len(plan.stages))]
-    if isinstance(plan.schedule, Microbatched):
-        devices = [range(stage, stage + 1) for stage in devices[0]]
-    fullest = max((rule.held_bytes(plan, stages) for stages in devices), key=lambda held: sum(held.values()))
+    """What the fullest device holds under a plan."""
+    held = (rule.held_bytes(plan, stages) for stages in stages_of_devices(plan))
+    fullest = max(held, key=lambda kinds: sum(kinds.values()))
     return Memory({kind: size for kind, size in fullest.items() if size}, plan.job.cluster.memory_bytes)
+
+
+def stages_of_devices(plan: Plan) -> list[range]:
+    """The stages that each kind of device runs: one of a pipeline, all of them elsewhere."""
+    every = range(len(plan.stages))
+    return [range(stage, stage + 1) for stage in every] if isinstance(plan.schedule, Microbatched) else [every]
 
 
 def largest_batch(job: Job, strategy: Strategy, rule: MemoryRule) -> int | None:

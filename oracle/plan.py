@@ -17,7 +17,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Protocol
 
+import numpy as np
+
 from oracle.errors import OutOfRange, UnknownName
+from oracle.estimate import Ints
 from oracle.execution import Execution
 from oracle.identity import Same
 from oracle.layer import Layer, Phase
@@ -272,6 +275,28 @@ class Limit:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What of a plan changes with the batch, for n batches; the rest, bytes aside, is the same for all of them.
+
+    What a stage exchanges is a straight line in its samples: so many bytes for each, or so many whatever they are.
+
+    Args:
+        samples: of one pass of the first stage; shape (n,), as the others.
+        later: of one pass of the stages after it.
+        segments: of a pipeline; 1 elsewhere.
+    """
+
+    samples: Ints
+    later: Ints
+    segments: Ints
+
+    @classmethod
+    def of(cls, samples: Ints) -> Shares:
+        """The same samples in all stages, uncut."""
+        return cls(samples, samples, np.ones_like(samples))
+
+
 class Strategy(Protocol):
     """A way to spread a job over devices. Its choices (cuts, grids, buckets) are its fields."""
 
@@ -284,6 +309,9 @@ class Strategy(Protocol):
 
     def plan(self, job: Job) -> Plan:
         """What the busiest device does; for a job within the limit."""
+
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """What of the plan is different for each of some global batches within the limit, the job's among them."""
 
 
 def stage_of(job: Job, nodes: tuple[Node, ...], samples: int, exchanges: Sequence[Exchange] = ()) -> Stage:

@@ -8,13 +8,13 @@ it knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from oracle.estimate import DRAWS, Estimate, Floats
+from oracle.estimate import DRAWS, Estimate, Floats, Ints
 from oracle.layer import Layer, Phase
 
 
@@ -88,6 +88,60 @@ class Prices:
         return cls(middle, np.repeat(middle[:, None], DRAWS, axis=1), (method,) * len(middle))
 
 
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Seconds of n questions over m numbers: straight lines, but for single points.
+
+    Args:
+        lines: seconds at 0 and for each one more, shape (n, 2).
+        rows, columns: the questions and the numbers of k points that lie apart from their lines, shape (k,).
+        apart_s: their seconds, shape (k,).
+    """
+
+    lines: Floats
+    rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    columns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    apart_s: Floats = field(default_factory=lambda: np.zeros(0))
+
+    @classmethod
+    def of_table(cls, seconds: Floats) -> Curves:
+        """Any seconds, shape (n, m)."""
+        rows, columns = np.indices(seconds.shape).reshape(2, -1)
+        return cls(np.zeros((len(seconds), 2)), rows, columns, seconds.ravel())
+
+    def sums(self, counts: Floats, numbers: Ints) -> Floats:
+        """Sums over the questions, weighted by counts of shape (sums, n), at the m numbers; shape (sums, m).
+
+        >>> Curves(np.array([[1.0, 0.5]])).sums(np.array([[2.0]]), np.array([0, 4])).tolist()
+        [[2.0, 6.0]]
+        """
+        lines = counts @ self.lines
+        sums: Floats = lines[:, :1] + lines[:, 1:] * numbers
+        on_line_s = self.lines[self.rows, 0] + self.lines[self.rows, 1] * numbers[self.columns]
+        np.add.at(sums.T, self.columns, (counts[:, self.rows] * (self.apart_s - on_line_s)).T)
+        return sums
+
+
+@runtime_checkable
+class ManySamples(Protocol):
+    """A `LayerTimer` that prices calls of the same layers on many numbers of samples at once."""
+
+    def over_samples(self, calls: Sequence[LayerCall], samples: Ints) -> Curves:
+        """The middle of `LayerTimer.price` of each call on each of these samples, which rise, instead of its own.
+
+        Raises:
+            NotCalibrated: as `LayerTimer.price`.
+        """
+
+
+def over_samples(timer: LayerTimer, calls: Sequence[LayerCall], samples: Ints) -> Curves:
+    """The middles of calls on many numbers of samples, by whatever the timer can do; see `ManySamples`."""
+    if isinstance(timer, ManySamples):
+        return timer.over_samples(calls, samples)
+    columns = [timer.price([replace(call, samples=count) for call in calls]).middle_s for count in samples.tolist()]
+    return Curves.of_table(np.column_stack(columns))
+
+
 class LayerTimer(Protocol):
     """Prices layer calls."""
 
@@ -152,6 +206,33 @@ class Slowdown:
 
 NO_SLOWDOWN = Slowdown(Estimate.exact(1.0), Estimate.exact(1.0))
 """They do not meet: what is assumed where nothing was measured."""
+
+
+@runtime_checkable
+class Lines(Protocol):
+    """A `TransferTimer` whose prices are straight lines in the bytes."""
+
+    def lines(self, transfers: Sequence[Transfer]) -> Floats:
+        """Seconds of each transfer without bytes, and for each byte of its buffer; shape (transfers, 2)."""
+
+
+def over_bytes(timer: TransferTimer, transfers: Sequence[Transfer], sizes: Floats, numbers: Ints) -> Curves:
+    """The middles of transfers whose sizes are straight lines in a number, at many of these numbers.
+
+    Args:
+        timer: prices them.
+        transfers: n of them; their own sizes do not matter.
+        sizes: bytes of their whole buffers at 0, and for each one more; shape (n, 2).
+        numbers: m of them.
+    """
+    if isinstance(timer, Lines):
+        lines = timer.lines(transfers)
+        return Curves(np.column_stack((lines[:, 0] + lines[:, 1] * sizes[:, 0], lines[:, 1] * sizes[:, 1])))
+    table = sizes[:, :1] + sizes[:, 1:] * numbers
+    asked = [
+        replace(transfer, bytes=size) for transfer, row in zip(transfers, table.tolist(), strict=True) for size in row
+    ]
+    return Curves.of_table(timer.price(asked).middle_s.reshape(table.shape))
 
 
 class TransferTimer(Protocol):

@@ -19,12 +19,11 @@ import numpy as np
 from oracle.autograd import AUTOGRAD
 from oracle.estimate import DRAWS, Estimate, Floats
 from oracle.memory import Memory, MemoryRule, memory_of, refusal_of
-from oracle.plan import Job, Overlapped, Plan, Rounds, StepPart, Strategy
+from oracle.plan import Job, Plan, StepPart, Strategy
 from oracle.pricing import LayerTimer, Method, Prices, TransferTimer
 from oracle.projection import Projection, total_of
-from oracle.questions import Asked, Question, Where, kernels_asked, moves_asked, passes_of, stage_times
+from oracle.questions import Asked, Question, Where, factors_of, kernels_asked, moves_asked, passes_of, stage_times
 from oracle.schedules import PartSeconds, StageTimes, combine
-from oracle.streams import Factors
 
 MENTIONED_SHARE = 0.01
 """The share of a step from which a note says that it is extrapolated or assumed."""
@@ -60,7 +59,7 @@ def project(
         return Projection(strategy.name, job, reason=refused)
     plan = strategy.plan(job)
     stages, methods = _priced(plan, layer_timer, transfer_timer)
-    spent = combine(plan, stages, factors=_factors(plan, transfer_timer))
+    spent = combine(plan, stages, factors=factors_of(plan, transfer_timer))
     compute, communication, bubble = _estimates(spent.compute), _estimates(spent.communication), _estimate(spent.bubble)
     computing = total_of(compute)
     stragglers = computing.expected_max(job.devices, job.cluster.device_spread) - computing
@@ -92,15 +91,6 @@ def _priced(
     total = sum(methods.values())
     shares = {method: float(methods[method] / total) for method in Method if methods.get(method)}
     return stage_times(plan, kernels, moves), shares
-
-
-def _factors(plan: Plan, timer: TransferTimer) -> Factors | None:
-    """What the timer says of kernels beside transfers, where the plan has both at once (last axis as elsewhere)."""
-    if not isinstance(plan.schedule, Overlapped | Rounds):
-        return None
-    slowdown = timer.slowdown(moves_asked(plan).questions)
-    kernels, transfers = (np.append(each.middle, each.draws) for each in (slowdown.kernels, slowdown.transfers))
-    return Factors(kernels, transfers) if np.any(kernels > 1) or np.any(transfers > 1) else None
 
 
 def _add_up(

@@ -100,38 +100,27 @@ def rank(predictor: Predictor, job: Job, names: Sequence[str] = tuple(STRATEGIES
     """Price all variants of some strategies for a job and rank them.
 
     Raises:
-        NotCalibrated: a timer knows nothing of something that a plan asks.
+        NotCalibrated: a timer knows nothing of something that every one of them asks.
     """
-    tried: list[Option] = []
-    refused: list[Refusal] = []
-    best: list[Option] = []
-    for name in names:
-        options, reasons = _tried(predictor, job, name)
-        if options:
-            tried += options
-            best.append(min(options, key=lambda option: option.seconds_per_sample))
-        else:
-            refused.append(Refusal(name, reasons))
+    tried = [(name, how) for name in names for how in variants(job, STRATEGIES[name])]
+    projections = predictor.project_known((job, how) for _, how in tried)
+    found: dict[str, list[Option]] = {name: [] for name in names}
+    for (name, how), projection in zip(tried, projections, strict=True):
+        found[name].append(Option(how, projection))
+    usable = {name: [option for option in options if option.projection.feasible] for name, options in found.items()}
+    best = [min(options, key=lambda option: option.seconds_per_sample) for options in usable.values() if options]
     best.sort(key=lambda option: option.seconds_per_sample)
-    return Ranking(job, tuple(_with_ties(best)), tuple(tried), tuple(refused))
+    refused = tuple(Refusal(name, _why_not(predictor, found[name])) for name, options in usable.items() if not options)
+    return Ranking(job, tuple(_with_ties(best)), tuple(o for options in usable.values() for o in options), refused)
 
 
-def _tried(predictor: Predictor, job: Job, name: str) -> tuple[list[Option], str]:
-    """The variants of a strategy that can be used, or why none can."""
-    options: list[Option] = []
-    too_large: list[Option] = []
-    reason = ""
-    for how in variants(job, STRATEGIES[name]):
-        refusal = how.limit(job).refusal(name, job)
-        if refusal is not None:
-            reason = reason or refusal
-            continue
-        option = Option(how, predictor.project(job, how))
-        (too_large if option.projection.reason else options).append(option)
-    if options or not too_large:
-        return options, reason
-    smallest = min(too_large, key=lambda option: option.memory_bytes)
-    return [], predictor.project(job, smallest.strategy, suggest_batch=True).reason
+def _why_not(predictor: Predictor, options: Sequence[Option]) -> str:
+    """Why no variant can be used: of one that only lacks memory before all others."""
+    priced = [option for option in options if option.projection.step is not None]
+    if not priced:
+        return options[0].projection.reason
+    smallest = min(priced, key=lambda option: option.memory_bytes)
+    return predictor.project(smallest.projection.job, smallest.strategy, suggest_batch=True).reason
 
 
 def _with_ties(options: Sequence[Option]) -> Iterator[Option]:

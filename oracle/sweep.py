@@ -1,36 +1,29 @@
 """Scan devices, batches and strategies by the hundred thousand: arrays of step times, communication and memory.
 
-Under one strategy on one number of devices the step is a curve of the samples of a replica. Kernels and transfers are
-nearly straight lines in the samples between knots that all layers share, and then so is their sum: each curve is
-projected at a few knots, more where the lines between them are not close enough, and interpolated in between. What a
-projection rounds (segments of a pipeline that do not divide the batch) is rounded at the knots only. At the knots a row
-is the projection itself.
+Under one strategy on one number of devices most of a plan is the same for every batch: which layers a device runs, what
+is exchanged when, and how it follows one another. Only the samples of a pass, the segments of a pipeline and the bytes
+of what is sent with the samples are different, and the strategy says how (`oracle.plan.Shares`). So two plans, of the
+smallest and of the largest batch, give those of all batches between; the timers price each layer as a curve over its
+samples, and the schedule adds the curves up. Every row is what a projection of its own would say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.estimate import Floats
-from oracle.plan import Job, Strategy
+from oracle.estimate import Floats, Ints, slowest_of
+from oracle.memory import Lots, ManyBatches, MemoryRule, memory_of, stages_of_devices
+from oracle.plan import Job, Plan, Shares, Strategy
 from oracle.predictor import Predictor
-from oracle.strategies.data import Data
+from oracle.pricing import LayerTimer, TransferTimer, over_bytes, over_samples
+from oracle.questions import Where, ask, factors_of, kernels_asked, stage_times
+from oracle.schedules import added, combine
 from oracle.strategies.hybrid import Hybrid
-from oracle.strategies.owt import Owt
-from oracle.strategies.zero import Zero
-
-CLOSE = 0.003
-"""How far a projection between two knots may lie from their line, as a share, before it becomes one itself."""
-
-DEEPEST = 3
-"""How often a curve is halved at most: what rounds at every batch is no line at any scale."""
-
-Ints = NDArray[np.int64]
+from oracle.streams import Factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +82,11 @@ def sweep(
 def _curve(predictor: Predictor, job: Job, how: Strategy, batches: Ints) -> Floats:
     """Step, communication share and memory of each batch, shape (3, n)."""
     rows = np.full((3, len(batches)), np.nan)
-    allowed = _first_allowed(job, how, batches)
-    if allowed == len(batches):
+    start = _first_allowed(job, how, batches)
+    if start == len(batches):
         return rows
-    start = allowed
-    for fixed, part in _parts(job, how, batches[allowed:]):
-        replicas = _replicas(replace(job, global_batch=int(part[-1])), fixed)
-        samples = -(-part // replicas)
-        knots, points = _knots(samples, partial(_point, predictor, job, fixed, replicas))
-        step_s, moved_s, memory_bytes = (np.interp(samples, knots, points[:, column]) for column in range(3))
+    for fixed, part in _parts(job, how, batches[start:]):
+        step_s, moved_s, memory_bytes = _rows(predictor, job, fixed, part)
         rows[:, start : start + len(part)] = step_s, moved_s / step_s, memory_bytes
         start += len(part)
     return rows
@@ -108,58 +97,137 @@ def _parts(job: Job, how: Strategy, batches: Ints) -> Iterator[tuple[Strategy, I
     if not isinstance(how, Hybrid) or how.group is not None:
         yield how, batches
         return
-    first, last = (how.group_of(replace(job, global_batch=int(batches[end]))) for end in (0, -1))
-    if first == last:
-        yield replace(how, group=first), batches
-    else:
-        half = len(batches) // 2
-        yield from _parts(job, how, batches[:half])
-        yield from _parts(job, how, batches[half:])
+
+    def others(index: int) -> bool:
+        """Whether the groups are not those of the first batch that is left."""
+        return how.group_of(replace(job, global_batch=int(batches[index]))) != group
+
+    while len(batches):
+        group = how.group_of(replace(job, global_batch=int(batches[0])))
+        end = _first_true(1, len(batches), others) if others(-1) else len(batches)
+        yield replace(how, group=group), batches[:end]
+        batches = batches[end:]
 
 
-def _point(predictor: Predictor, job: Job, how: Strategy, replicas: int, samples: int) -> tuple[float, float, float]:
-    """Step, waiting for transfers and memory where each replica has so many samples."""
-    projection = predictor.project(replace(job, global_batch=samples * replicas), how)
-    if projection.step is None or projection.memory is None:
-        return np.nan, np.nan, np.nan
-    return projection.step.middle, projection.communication_total.middle, projection.memory.total_bytes
+@dataclass(frozen=True, eq=False)
+class _Family:
+    """The plans of a strategy for n batches on the same devices.
+
+    Args:
+        plan: makes the plan of one of the batches.
+        batches: rising, no two with equal shares next to each other.
+        first, last: the plans of the smallest and of the largest.
+        shares: what is different in between.
+    """
+
+    plan: Callable[[int], Plan]
+    batches: Ints
+    first: Plan
+    last: Plan
+    shares: Shares
+
+    def samples(self, stage: int) -> Ints:
+        """Of one pass of a stage."""
+        return self.shares.later if stage else self.shares.samples
+
+    def line(self, stage: int, first: float, last: float) -> tuple[float, float]:
+        """What is `first` in the first plan and `last` in the last: at no samples of the stage, and for each."""
+        few, many = self.first.stages[stage].samples, self.last.stages[stage].samples
+        slope = (last - first) / (many - few) if many > few else 0.0
+        return last - slope * many, slope
 
 
-def _knots(samples: Ints, point: Callable[[int], tuple[float, float, float]]) -> tuple[Ints, Floats]:
-    """Knots between the fewest samples and the most, and their points: halved until a line is close enough."""
-    known = {int(end): point(int(end)) for end in (samples[0], samples[-1])}
-    spans = [(int(samples[0]), int(samples[-1]), 0)]
-    while spans:
-        first, last, depth = spans.pop()
-        middle = round((first * last) ** 0.5)
-        if depth == DEEPEST or not first < middle < last:
-            continue
-        known[middle] = point(middle)
-        share = (middle - first) / (last - first)
-        line = (1 - share) * np.array(known[first]) + share * np.array(known[last])
-        # Step and memory decide; what is waited for transfers is a part of the step.
-        if np.any(np.abs(line - known[middle])[[0, 2]] > CLOSE * np.array(known[middle])[[0, 2]]):
-            spans += [(first, middle, depth + 1), (middle, last, depth + 1)]
-    knots = np.array(sorted(known), dtype=np.int64)
-    return knots, np.array([known[int(knot)] for knot in knots])
+def _family(job: Job, how: Strategy, batches: Ints) -> tuple[_Family, Ints]:
+    """The plans for some batches, and the index of each batch among those of the family."""
+    shares = how.shares(replace(job, global_batch=int(batches[-1])), batches)
+    kinds = np.stack((shares.samples, shares.later, shares.segments))
+    # Many batches have the same largest share.
+    new = np.concatenate(([True], np.any(np.diff(kinds) != 0, axis=0)))
+    few = batches[new]
+
+    def plan(batch: int) -> Plan:
+        return how.plan(replace(job, global_batch=batch))
+
+    family = _Family(plan, few, plan(int(few[0])), plan(int(few[-1])), Shares(*kinds[:, new]))
+    return family, np.cumsum(new) - 1
+
+
+def _rows(predictor: Predictor, job: Job, how: Strategy, batches: Ints) -> Floats:
+    """Step, waiting for transfers and memory of each batch, shape (3, n)."""
+    family, index = _family(job, how, batches)
+    links = predictor.links(job.cluster)
+    kernels, moves = _kernel_seconds(family, predictor.layers), _move_seconds(family, links)
+    factors = factors_of(family.last, links)
+    middles = None if factors is None else Factors(factors.kernels[0], factors.transfers[0])
+    spent = combine(family.last, stage_times(family.last, kernels, moves), family.shares.segments, middles)
+    computing, moved_s = added(spent.compute), added(spent.communication)
+    step_s = computing * slowest_of(job.devices, job.cluster.device_spread) + moved_s + spent.bubble
+    columns = np.broadcast_arrays(step_s, moved_s, _peak_bytes(predictor.memory, family))
+    return np.stack(columns)[:, index]
+
+
+def _kernel_seconds(family: _Family, timer: LayerTimer) -> dict[Where, Floats]:
+    """Seconds of the kernels of each place, shape (n,)."""
+    asked = kernels_asked(family.last)
+    sums = np.zeros((len(asked.places), len(family.shares.samples)))
+    samples = {stage.samples: family.samples(index) for index, stage in enumerate(family.last.stages)}
+    for count, each in samples.items():
+        members = [index for index, call in enumerate(asked.questions) if call.samples == count]
+        curves = over_samples(timer, [asked.questions[index] for index in members], each)
+        sums += curves.sums(asked.counts[:, members], each)
+    return dict(zip(asked.places, sums, strict=True))
+
+
+def _move_seconds(family: _Family, timer: TransferTimer) -> dict[Where, Floats]:
+    """Seconds of the transfers of each place, shape (n,)."""
+    moves: dict[Where, Floats] = {}
+    for index, (few, many) in enumerate(zip(family.first.stages, family.last.stages, strict=True)):
+        pairs = zip(few.exchanges, many.exchanges, strict=True)
+        sizes = [(e, family.line(index, small.transfer.bytes, e.transfer.bytes)) for small, e in pairs]
+        asked = ask(((index, e.part, e.place), (e.transfer, line), 1) for e, line in sizes)
+        if asked.questions:
+            lines, samples = np.array([question[1] for question in asked.questions]), family.samples(index)
+            curves = over_bytes(timer, [question[0] for question in asked.questions], lines, samples)
+            moves |= zip(asked.places, curves.sums(asked.counts, samples), strict=True)
+    return moves
+
+
+def _peak_bytes(rule: MemoryRule, family: _Family) -> Floats:
+    """What the fullest device holds at each batch, shape (n,)."""
+    if not isinstance(rule, ManyBatches):
+        plans = map(family.plan, family.batches.tolist())
+        return np.array([memory_of(plan, rule).total_bytes for plan in plans])
+    shares, last = family.shares, family.last
+    fixed, slope = family.line(0, family.first.held.transfer_bytes, last.held.transfer_bytes)
+    peaks = np.zeros(len(shares.samples))
+    # What stages hold is known for stages whose samples keep their ratio.
+    ratios = shares.later / shares.samples
+    for ratio in np.unique(ratios):
+        own = ratios == ratio
+        samples = shares.samples[own]
+        lots = Lots(samples, shares.segments[own], fixed + slope * samples)
+        counts = (int(samples[-1]), int(shares.later[own][-1]))
+        stages = tuple(replace(stage, samples=counts[min(i, 1)]) for i, stage in enumerate(last.stages))
+        plan = replace(last, stages=stages)
+        peaks[own] = np.max([rule.peak_bytes(plan, own_stages, lots) for own_stages in stages_of_devices(plan)], axis=0)
+    return peaks
 
 
 def _first_allowed(job: Job, how: Strategy, batches: Ints) -> int:
     """The index of the first batch that is large enough to be spread; more samples never are too many."""
-    low, high = 0, len(batches)
+
+    def allowed(index: int) -> bool:
+        asked = replace(job, global_batch=int(batches[index]))
+        return how.limit(asked).refusal(how.name, asked) is None
+
+    if not len(batches) or allowed(0):
+        return 0
+    return _first_true(1, len(batches), allowed) if allowed(-1) else len(batches)
+
+
+def _first_true(low: int, high: int, is_so: Callable[[int], bool]) -> int:
+    """The first index from `low` on of which something holds that then holds of all up to `high`; `high` if of none."""
     while low < high:
         middle = (low + high) // 2
-        asked = replace(job, global_batch=int(batches[middle]))
-        refused = how.limit(asked).refusal(how.name, asked) is not None
-        low, high = (middle + 1, high) if refused else (low, middle)
+        low, high = (low, middle) if is_so(middle) else (middle + 1, high)
     return low
-
-
-def _replicas(job: Job, how: Strategy) -> int:
-    """By how many the batch is divided before anything else is."""
-    if isinstance(how, Hybrid):
-        inner = _replicas(replace(job, devices=how.group_of(job)), how.inner)
-        return how.outer.accumulation * (job.devices // how.group_of(job)) * inner
-    if isinstance(how, Data):
-        return job.devices * how.accumulation
-    return job.devices if isinstance(how, Owt | Zero) else 1

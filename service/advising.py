@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.bottlenecks import Bottleneck, find_bottlenecks
 from oracle.breakdown import KernelItem, MoveItem
 from oracle.case import Case
 from oracle.constants import Calibration
-from oracle.errors import BadInput
-from oracle.links import LinkTimer
+from oracle.errors import BadInput, NotCalibrated
 from oracle.loading import load_model
 from oracle.plan import Job, Strategy
 from oracle.predictor import Predictor
@@ -22,7 +21,7 @@ from oracle.search import Option, Ranking, pareto, rank
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy, write_strategy
 from service.figures import Figures, figures_of
-from service.predicting import cluster_of, find_calibration, memory_rule, validity_notes
+from service.predicting import Means, look_up
 from service.requests import PlanRequest
 
 FRONT_COUNTS = 4
@@ -33,11 +32,13 @@ FRONT_COUNTS = 4
 class _Asked:
     """A request with everything looked up that it names."""
 
-    request: PlanRequest
-    calibration: Calibration
-    predictor: Predictor
+    means: Means
     jobs: tuple[Job, ...]
-    notes: tuple[str, ...]
+
+    @property
+    def predictor(self) -> Predictor:
+        """Prices the jobs."""
+        return self.means.predictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +136,12 @@ def advise(store: Store, request: PlanRequest) -> AdviceResult:
     ranking = rank(asked.predictor, asked.jobs[0], names)
     tried = list(ranking.tried)
     for devices in _fewer(request.devices[0]):
-        tried += rank(asked.predictor, _job(asked.jobs[0], request, devices), names).tried
+        with suppress(NotCalibrated):  # a network may have been measured with these devices only
+            tried += rank(asked.predictor, _job(asked.jobs[0], request, devices), names).tried
     rows = tuple(_row(request, option) for option in ranking.options)
     front = tuple(_row(request, option) for option in pareto(tried))
     held = find_bottlenecks(_case(asked, ranking.options[0].strategy)) if ranking.options else ()
-    return AdviceResult(asked.calibration, ranking, rows, front, held, asked.notes)
+    return AdviceResult(asked.means.calibration, ranking, rows, front, held, asked.means.notes)
 
 
 def scale(store: Store, request: PlanRequest) -> ScaleResult:
@@ -149,12 +151,13 @@ def scale(store: Store, request: PlanRequest) -> ScaleResult:
         UnknownName: no such strategy or choice.
     """
     asked = _look_up(store, request)
-    rows = []
-    for how in [parse_strategy(text) for text in request.strategies] or list(STRATEGIES.values()):
-        for job in asked.jobs:
-            projection = asked.predictor.project(job, how)
-            rows.append(Row(write_strategy(how), projection, figures_of(projection, request.rates)))
-    return ScaleResult(asked.calibration, tuple(rows), asked.notes)
+    hows = [parse_strategy(text) for text in request.strategies] or list(STRATEGIES.values())
+    points = [(job, how) for how in hows for job in asked.jobs]
+    rows = [
+        Row(write_strategy(how), projection, figures_of(projection, request.rates))
+        for (_, how), projection in zip(points, asked.predictor.project_known(points), strict=True)
+    ]
+    return ScaleResult(asked.means.calibration, tuple(rows), asked.means.notes)
 
 
 def explain(store: Store, request: PlanRequest) -> ExplainResult:
@@ -174,7 +177,9 @@ def explain(store: Store, request: PlanRequest) -> ExplainResult:
     case = _case(asked, how)
     projection = asked.predictor.project(job, how, suggest_batch=True)
     row = Row(write_strategy(how), projection, figures_of(projection, request.rates))
-    return ExplainResult(asked.calibration, row, case.kernels, case.moves, find_bottlenecks(case), asked.notes)
+    return ExplainResult(
+        asked.means.calibration, row, case.kernels, case.moves, find_bottlenecks(case), asked.means.notes
+    )
 
 
 def _names(request: PlanRequest) -> tuple[str, ...]:
@@ -186,20 +191,18 @@ def _names(request: PlanRequest) -> tuple[str, ...]:
 
 
 def _look_up(store: Store, request: PlanRequest) -> _Asked:
-    found = find_calibration(store, request.calibration)
-    cluster = cluster_of(request, found)
-    predictor = Predictor(CalibratedTimer(found, request.execution), LinkTimer, memory_rule(found))
+    means = look_up(store, request)
     devices = request.devices[0]
     first = Job(
         model=load_model(request.model),
         global_batch=request.global_batch(devices),
         devices=devices,
-        cluster=cluster,
+        cluster=means.cluster,
         execution=request.execution,
         dataset_samples=request.dataset_samples,
     )
     jobs = tuple(_job(first, request, count) for count in request.devices)
-    return _Asked(request, found, predictor, jobs, validity_notes(found, cluster))
+    return _Asked(means, jobs)
 
 
 def _job(job: Job, request: PlanRequest, devices: int) -> Job:

@@ -17,6 +17,7 @@ from profiler.case import call_from_case
 from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
+from service.agenda import run_labels
 from service.conditions import parse_condition
 from service.network_comparing import NetworkComparison, compared, earlier
 from service.networks import stored_form
@@ -120,6 +121,8 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
     calibration = _fit_device(kernels, request.name, created_at)
+    labels = dict.fromkeys(label for run in runs for label in run_labels(store.facts(run)))
+    calibration = replace(calibration, notes=(*labels, *calibration.notes))
     store.add_calibration(calibration, runs)
     return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
 

@@ -83,7 +83,7 @@ def print_fitted(result: FitResult) -> None:
     )
     out.print(escape(text), highlight=False, soft_wrap=True)
     print_notes(out, result.notes)
-    if result.drift is not None:
+    if result.drift is not None and result.drift.times:
         out.print(f"drift against '{escape(result.drift.first.name)}':", highlight=False, soft_wrap=True)
         _print_times(out, result.drift)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from calibration.link_pricing import LinkTimer as MeasuredLinks
@@ -25,11 +24,10 @@ from oracle.project import project
 from oracle.projection import Projection
 from oracle.strategies import strategy
 from oracle.strategies.choices import parse_strategy
+from profiler.installed import installed
 from service.network_pricing import NetworkChoice, flat_cluster, network_timer
 from service.requests import PredictRequest, Target
-
-STALE_DAYS = 90
-"""Age from which a calibration is called old: drivers, clocks and cooling change."""
+from service.staleness import stale_notes
 
 
 @dataclass(frozen=True)
@@ -58,42 +56,71 @@ def predict(store: Store, request: PredictRequest) -> PredictResult:
         NotCalibrated: the store is empty, or the calibration lacks a kind of layer.
         UnknownName: no such calibration, model or strategy.
     """
-    calibration = find_calibration(store, request.calibration)
-    measured = _network(store, request)
-    cluster = cluster_of(request, calibration, measured)
+    means = look_up(store, request)
+    projections = tuple(
+        _project(request, name, devices, means) for name in request.models for devices in request.devices
+    )
+    return PredictResult(means.calibration, projections, means.notes)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a request is answered with.
+
+    Args:
+        calibration: of the device.
+        cluster: the machine.
+        predictor: prices jobs on it.
+        notes: what a reader of any answer has to know.
+    """
+
+    calibration: Calibration
+    cluster: Cluster
+    predictor: Predictor
+    notes: tuple[str, ...]
+
+
+def look_up(store: Store, target: Target) -> Means:
+    """Find the calibration, the network and the machine that a request names.
+
+    Raises:
+        NotCalibrated: the store is empty.
+        UnknownName: no such calibration, network or environment.
+        BadInput: the cluster file or the link cannot be read.
+    """
+    calibration = find_calibration(store, target.calibration)
+    measured = _network(store, target)
+    cluster = cluster_of(target, calibration, measured)
 
     def links(named: Cluster) -> TransferTimer:
         return LinkTimer(named) if measured is None else measured
 
-    predictor = Predictor(CalibratedTimer(calibration, request.execution), links, memory_rule(calibration))
-    projections = tuple(
-        _project(request, name, devices, cluster, predictor) for name in request.models for devices in request.devices
-    )
     notes = validity_notes(calibration, cluster)
     if measured is not None:
-        notes += (f"transfers are priced by the network '{request.network}' of {measured.calibration.fabric}",)
-    return PredictResult(calibration, projections, notes)
+        notes += (f"transfers are priced by the network '{target.network}' of {measured.calibration.fabric}",)
+    predictor = Predictor(CalibratedTimer(calibration, target.execution), links, memory_rule(calibration))
+    return Means(calibration, cluster, predictor, notes)
 
 
-def _project(request: PredictRequest, model: str, devices: int, cluster: Cluster, predictor: Predictor) -> Projection:
+def _project(request: PredictRequest, model: str, devices: int, means: Means) -> Projection:
     chosen = parse_strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
     job = Job(
         model=load_model(model),
         global_batch=request.global_batch(devices),
         devices=devices,
-        cluster=cluster,
+        cluster=means.cluster,
         execution=request.execution,
         dataset_samples=request.dataset_samples,
     )
-    return predictor.project(job, chosen, suggest_batch=True)
+    return means.predictor.project(job, chosen, suggest_batch=True)
 
 
-def _network(store: Store, request: PredictRequest) -> MeasuredLinks | None:
+def _network(store: Store, target: Target) -> MeasuredLinks | None:
     """The curves of the network that a request names, or None."""
-    if request.network is None:
+    if target.network is None:
         return None
-    dtype = {"tf32": "fp32"}.get(request.execution.precision, request.execution.precision)
-    return network_timer(store, NetworkChoice(request.network, request.environment, dtype))
+    dtype = {"tf32": "fp32"}.get(target.execution.precision, target.execution.precision)
+    return network_timer(store, NetworkChoice(target.network, target.environment, dtype))
 
 
 def cluster_of(target: Target, calibration: Calibration, measured: MeasuredLinks | None = None) -> Cluster:
@@ -165,7 +192,4 @@ def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> 
     notes = list(calibration.notes)
     if cluster is not None and cluster.device != calibration.device:
         notes.append(f"the cluster has {cluster.device}, but the calibration is of {calibration.device}")
-    age = datetime.now(UTC) - datetime.fromisoformat(calibration.created_at)
-    if age.days >= STALE_DAYS:
-        notes.append(f"the calibration is {age.days} days old; measure again before you rely on it")
-    return tuple(notes)
+    return (*notes, *stale_notes(calibration.environment, calibration.created_at, installed()))

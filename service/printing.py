@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
-from service import network_tables
+from service import collective_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
@@ -24,11 +24,12 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.catalogue import Catalogue, ShownCalibration, ShownNetwork
     from service.checking import Report
     from service.comparing import CompareResult
+    from service.measuring import MeasureResult
     from service.network_comparing import NetworkComparison
     from service.predicting import PredictResult
     from service.validating import ValidateResult
 
-_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "refuse": "[red]refuse[/]", "fail": "[red]fail[/]"}
 
 
 def print_report(report: Report) -> None:
@@ -50,9 +51,22 @@ def print_calibrated(result: CalibrateResult) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    cases, missed = result.run.measured + len(result.run.unmeasured), len(result.run.unmeasured)
-    late = f"{missed} of {cases} cases were not measured: a longer --budget, or a quieter machine"
-    _notes(console, [*([late] if missed else []), *result.calibration.notes])
+    _notes(console, result.calibration.notes)
+
+
+def print_measured(result: MeasureResult) -> None:
+    """What was measured, where it is, and how to go on."""
+    console = Console()
+    run, cases = result.run, result.run.measured + len(result.run.unmeasured)
+    console.print(
+        f"{run.measured} of {cases} cases measured, {run.converged} as certain as asked, "
+        f"in {run.visits} visits{' with those before' if result.resumed else ''}; "
+        f"{format_seconds(result.elapsed_s)}; stored as run {run.run_id} in {escape(result.store)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"fit it with: stepgauge fit --from {run.run_id} --name NAME", highlight=False, soft_wrap=True)
+    _notes(console, result.notes)
 
 
 def print_catalogue(catalogue: Catalogue) -> None:
@@ -74,6 +88,7 @@ def print_catalogue(catalogue: Catalogue) -> None:
         cells = (escape(network.name), f"network: {escape(network.fabric)}", network.created_at)
         table.add_row(*cells, str(network.constants), "", "")
     _show(console, table)
+    _notes(console, [f"{item.name}: {note}" for item in catalogue.calibrations for note in catalogue.stale(item)])
 
 
 def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
@@ -273,6 +288,7 @@ def print_compared(result: CompareResult | NetworkComparison) -> None:
 PRINTERS: dict[str, Callable[[Any], None]] = {
     "doctor": print_report,
     "calibrate": print_calibrated,
+    "measure": print_measured,
     "list": print_catalogue,
     "show": print_shown,
     "predict": print_predicted,
@@ -282,5 +298,6 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "scale": print_scaled,
     "explain": print_explained,
     **network_tables.PRINTERS,
+    **collective_tables.PRINTERS,
 }
 """The printer of each command's result."""

@@ -14,6 +14,9 @@ from oracle.execution import Execution
 from oracle.units import parse_bytes
 from service.figures import Rates
 
+MOST_PROCESSES = 20
+"""Beyond what any run has visits for."""
+
 Progress = Callable[[int, int, str], None]
 """Told how many of how many things are done, and what is being done now."""
 
@@ -23,27 +26,83 @@ def silent(done: int, total: int, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class CalibrateRequest:
-    """Measure a device and fit its constants.
+class Questions:
+    """What will be asked of a calibration, so that the very shapes are measured.
+
+    Args:
+        models: what `oracle.loading.load_model` reads, each with its samples on one device or None.
+        strategies: what `oracle.strategies.choices.parse_strategy` reads, with all choices that a search would try
+            where none is given; none takes serial for one device and data for more.
+        devices: device counts.
+        batch, batch_per_device: for the models without samples of their own.
+    """
+
+    models: tuple[tuple[str, int | None], ...]
+    strategies: tuple[str, ...] = ()
+    devices: tuple[int, ...] = (1,)
+    batch: int | None = None
+    batch_per_device: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch_per_device is not None:
+            raise BadInput("give either --batch or --batch-per-device, not both")
+        for model, samples in self.models:
+            if samples is None and self.batch is None and self.batch_per_device is None:
+                raise BadInput(f"say how large a batch of {model} is: {model}:8, --batch or --batch-per-device")
+
+    def global_batch(self, samples: int | None, devices: int) -> int:
+        """The global batch of a model with so many samples of its own at a number of devices."""
+        if samples is None and self.batch is not None:
+            return self.batch
+        return (samples or self.batch_per_device or 0) * devices
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """Measure a device.
 
     Args:
         device: the kind of device, a name in `profiler.backends`.
-        name: of the calibration; None makes one from the device and the date.
-        budget_s: seconds of measuring; None takes the default of quick or full.
+        budget_s: seconds of all that the command does; None takes the default of quick or full.
         quick: fewer cases.
         seed: orders the cases and draws the inputs.
+        questions: measure what these need; None measures the default models.
+        resume: go on with the newest unfinished run of the device and the execution, where there is one.
+        run_id: go on with this one.
+        processes: how many processes measure, one after the other; None takes what the budget has time for.
+        force: go on where `doctor` says that something else than the device would be measured.
     """
 
     device: str = "cpu"
-    name: str | None = None
     budget_s: float | None = None
     quick: bool = False
     seed: int = 0
     execution: Execution = field(default_factory=Execution)
+    questions: Questions | None = None
+    resume: bool = False
+    run_id: str | None = None
+    processes: int | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
+            raise OutOfRange(f"1 to {MOST_PROCESSES} processes can measure one after the other, not {self.processes}")
+
+
+@dataclass(frozen=True)
+class CalibrateRequest(MeasureRequest):
+    """Measure a device and fit its constants.
+
+    Args:
+        name: of the calibration; None makes one from the device and the date.
+    """
+
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.name is not None:
             checked_text("name", self.name)
 
@@ -57,6 +116,8 @@ class Target:
         devices: device counts, one after the other.
         batch: the global batch, or batch_per_device: the samples on each device. Exactly one of the two.
         cluster: a YAML file, or link: `latency,bandwidth` such as `9us,50GB/s`.
+        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
+        environment: which of the network's environments.
         memory_bytes: of one device; None takes what the cluster file or the calibration says.
         dataset_samples: samples per epoch; None takes the model's own.
     """
@@ -67,6 +128,8 @@ class Target:
     batch_per_device: int | None = None
     cluster: Path | None = None
     link: str | None = None
+    network: str | None = None
+    environment: str | None = None
     memory_bytes: float | None = None
     dataset_samples: int | None = None
     execution: Execution = field(default_factory=Execution)
@@ -94,12 +157,16 @@ class Target:
                 raise OutOfRange(f"--devices must be at least 1, not {devices}")
 
     def _check_network(self) -> None:
-        if self.cluster is not None and self.link is not None:
-            raise BadInput("give either --cluster or --link, not both")
-        if self.cluster is None and self.link is None and max(self.devices) > 1:
+        if self.link is not None and (self.cluster is not None or self.network is not None):
+            other = "--network" if self.cluster is None else "--cluster"
+            raise BadInput(f"give either {other} or --link, not both")
+        if self.environment is not None and self.network is None:
+            raise BadInput("--environment chooses among those of a --network")
+        named = (self.cluster, self.link, self.network)
+        if max(self.devices) > 1 and all(network is None for network in named):
             raise BadInput(
-                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, or --link LATENCY,BANDWIDTH "
-                "(such as 9us,50GB/s); predict also takes a stored one, --network NAME"
+                f"{max(self.devices)} devices need a network: --cluster FILE.yaml, --link LATENCY,BANDWIDTH "
+                "(such as 9us,50GB/s), or a stored one, --network NAME"
             )
 
     def _check_memory(self) -> None:
@@ -119,27 +186,15 @@ class PredictRequest(Target):
         models: what `oracle.loading.load_model` reads.
         strategy: what `oracle.strategies.choices.parse_strategy` reads; None takes serial for one device and data for
             more.
-        network: a stored network whose curves price the transfers; without a cluster its devices are of one tier.
-        environment: which of the network's environments.
     """
 
     models: tuple[str, ...] = ()
     strategy: str | None = None
-    network: str | None = None
-    environment: str | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
             raise BadInput("name at least one model")
         super().__post_init__()
-
-    def _check_network(self) -> None:
-        if self.network is None:
-            if self.environment is not None:
-                raise BadInput("--environment chooses among those of a --network")
-            super()._check_network()
-        elif self.link is not None:
-            raise BadInput("give either --network or --link, not both")
 
 
 @dataclass(frozen=True)
@@ -231,3 +286,49 @@ def parse_model_batch(text: str) -> tuple[str, int]:
     if int(batch) < 1:
         raise OutOfRange(f"the batch of {model} must be at least 1, not {batch}")
     return model, int(batch)
+
+
+def parse_model(text: str) -> tuple[str, int | None]:
+    """Read `resnet50:8` or `resnet50`: a model, and the samples of one step where they are given.
+
+    >>> parse_model("resnet50:8"), parse_model("nets:make_net")
+    (('resnet50', 8), ('nets:make_net', None))
+    """
+    _, colon, batch = text.rpartition(":")
+    return parse_model_batch(text) if colon and batch.isdecimal() else (text, None)
+
+
+def parse_strategies(text: str | None) -> tuple[str, ...]:
+    """Read `data,filter`: names between commas, each with the choices that follow it.
+
+    >>> parse_strategies("data,buckets=25MiB,filter")
+    ('data,buckets=25MiB', 'filter')
+    """
+    names: list[str] = []
+    for part in (text or "").split(","):
+        if "=" in part and names:
+            names[-1] += f",{part}"
+        elif part:
+            names.append(part)
+    return tuple(names)
+
+
+def parse_questions(
+    models: list[str] | None, strategies: str | None, devices: str, batch: int | None, batch_per_device: int | None
+) -> Questions | None:
+    """Read `--for` and what belongs to it; None where there is no `--for`.
+
+    Raises:
+        BadInput: strategies or a batch for no model, or a model without a batch.
+    """
+    if not models:
+        if strategies or batch or batch_per_device or devices != "1":
+            raise BadInput("--strategies, --devices, --batch and --batch-per-device say more of --for MODEL; give that")
+        return None
+    return Questions(
+        models=tuple(parse_model(text) for text in models),
+        strategies=parse_strategies(strategies),
+        devices=parse_devices(devices),
+        batch=batch,
+        batch_per_device=batch_per_device,
+    )

@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from oracle.estimate import Ints
 from oracle.groups import Group
 from oracle.model import Node
-from oracle.plan import Exchange, Job, Limit, Plan, StepPart, stage_of
+from oracle.plan import Exchange, Job, Limit, Plan, Shares, StepPart, stage_of
 from oracle.sharding import channel_ways, shard_node
-from oracle.strategies.filter import chosen, limit_by
+from oracle.strategies.filter import chosen, limit_by, splittable
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,12 @@ class Channel:
         stage = stage_of(job, tuple(shards), job.global_batch, exchanges)
         return Plan(job, job.global_batch, (stage,))
 
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """All samples of every batch."""
+        return Shares.of(batches)
+
     def _split(self, job: Job) -> frozenset[str]:
         if self.split is None:
-            inner = (node for node in job.model.nodes if job.model.needs_data_gradient[node.name])
-            return frozenset(node.name for node in inner if channel_ways(node.layer) > 0)
+            split = splittable(job.model, channel_ways)
+            return frozenset(name for name in split if job.model.needs_data_gradient[name])
         return chosen(job, self.split, lambda layer: channel_ways(layer) > 0, "channels")

@@ -13,13 +13,17 @@ and count forward (2 C + 1 items) and adds up two gradients per channel backward
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from oracle.errors import OutOfRange
+from oracle.estimate import Ints
 from oracle.groups import Group
 from oracle.layers import Norm
-from oracle.plan import Exchange, Job, Limit, Overlapped, Plan, Sequential, Stage, StepPart, Strategy, stage_of
+from oracle.plan import Exchange, Job, Limit, Overlapped, Plan, Sequential, Shares, Stage, StepPart, Strategy, stage_of
 from oracle.strategies.serial import Serial
+
+Batch = TypeVar("Batch", int, Ints)
+"""Samples of one batch, or of each of many."""
 
 STATISTIC_BYTES = 4
 """Statistics of batch normalisations are float32 whatever the activations are."""
@@ -60,14 +64,18 @@ class Data:
         """The whole model on the largest share of the batch, and the exchange of all gradients."""
         return self.around(job, Serial(), 1)
 
-    def pass_samples(self, job: Job, replicas: int) -> int:
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """The largest share of each batch, in each of its passes."""
+        return Shares.of(self.pass_samples(batches, job.devices))
+
+    def pass_samples(self, batch: Batch, replicas: int) -> Batch:
         """Samples of one pass of the busiest replica."""
-        return -(-job.global_batch // (replicas * self.accumulation))
+        return -(-batch // (replicas * self.accumulation))
 
     def around(self, job: Job, inner: Strategy, group: int) -> Plan:
         """Replicas of what `inner` makes of a contiguous group of devices."""
         outer = Group(job.devices // group, stride=group)
-        samples = self.pass_samples(job, outer.size)
+        samples = self.pass_samples(job.global_batch, outer.size)
         plan = inner.plan(replace(job, global_batch=samples, devices=group))
         if outer.size > 1:
             plan = self._exchanging(plan, job, outer)

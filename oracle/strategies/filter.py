@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from oracle.errors import BadInput
+from oracle.estimate import Ints
 from oracle.groups import Group
+from oracle.identity import Same
 from oracle.layer import Layer
-from oracle.model import Node
-from oracle.plan import Exchange, Job, Limit, Plan, Stage, StepPart, stage_of
+from oracle.model import ModelGraph, Node
+from oracle.plan import Exchange, Job, Limit, Plan, Shares, Stage, StepPart, stage_of
 from oracle.sharding import filter_ways, shard_node
 
 
@@ -42,9 +45,13 @@ class Filter:
         stage = split_by_filters(job, nodes, split, job.global_batch, Group(job.devices))
         return Plan(job, job.global_batch, (stage,))
 
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """All samples of every batch."""
+        return Shares.of(batches)
+
     def _split(self, job: Job) -> frozenset[str]:
         if self.split is None:
-            return frozenset(node.name for node in job.model.nodes if filter_ways(node.layer) > 0)
+            return splittable(job.model, filter_ways)
         return chosen(job, self.split, lambda layer: filter_ways(layer) > 0, "filters")
 
 
@@ -70,14 +77,30 @@ def split_by_filters(job: Job, nodes: Sequence[Node], split: Collection[str], sa
 
 def limit_by(job: Job, split: Collection[str], ways: Callable[[Layer], int], what: str) -> Limit:
     """The limit that the narrowest of the split layers sets."""
-    layers = [(ways(node.layer), node) for node in job.model.nodes if node.name in split]
-    if not layers:
+    narrowest = _narrowest(Same((job.model,)), frozenset(split), ways)
+    if narrowest is None:
         return Limit(1, f"no layer of it has {what}s to split")
-    fewest, node = min(layers, key=lambda item: item[0])
+    fewest, node = narrowest
     groups = getattr(node.layer, "groups", 1)
     if groups > 1:
         return Limit(fewest, f"{node.name} is a convolution in {groups} groups")
     return Limit(fewest, f"{node.name} has {fewest} {what}{'s' if fewest > 1 else ''}")
+
+
+@lru_cache(maxsize=64)
+def _narrowest(model: Same[ModelGraph], split: frozenset[str], ways: Callable[[Layer], int]) -> tuple[int, Node] | None:
+    layers = [(ways(node.layer), node) for node in model.items[0].nodes if node.name in split]
+    return min(layers, key=lambda item: item[0], default=None)
+
+
+def splittable(model: ModelGraph, ways: Callable[[Layer], int]) -> frozenset[str]:
+    """The names of the layers that can be split at all."""
+    return _splittable(Same((model,)), ways)
+
+
+@lru_cache(maxsize=64)
+def _splittable(model: Same[ModelGraph], ways: Callable[[Layer], int]) -> frozenset[str]:
+    return frozenset(node.name for node in model.items[0].nodes if ways(node.layer) > 0)
 
 
 def chosen(job: Job, names: Collection[str], possible: Callable[[Layer], bool], what: str) -> frozenset[str]:

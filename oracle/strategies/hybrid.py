@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from oracle.errors import OutOfRange
-from oracle.plan import Job, Limit, Plan, Strategy
+from oracle.estimate import Ints
+from oracle.plan import Job, Limit, Plan, Shares, Strategy
 from oracle.strategies.data import Data
 
 
@@ -49,6 +50,12 @@ class Hybrid:
         """The inner plan of a group, replicated."""
         return self.outer.around(job, self.inner, self.group_of(job))
 
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """What a group makes of its share of each batch; batches for which the groups are those of the job."""
+        group = self.group_of(job)
+        own = self.outer.pass_samples(batches, job.devices // group)
+        return self.inner.shares(replace(job, devices=group), own)
+
     def group_of(self, job: Job) -> int:
         """Devices in a group for a job within the limit."""
         return self._group(job) or 1
@@ -77,7 +84,7 @@ class Hybrid:
         return self.inner.limit(asked).refusal(self.inner.name, asked) is None
 
     def _in_a_group(self, job: Job, group: int, replicas: int) -> Job:
-        return replace(job, global_batch=self.outer.pass_samples(job, replicas), devices=group)
+        return replace(job, global_batch=self.outer.pass_samples(job.global_batch, replicas), devices=group)
 
     def _most(self, job: Job) -> tuple[int, str]:
         """The most devices: over every size of a group's share of the batch, as many groups as have one."""
@@ -89,7 +96,7 @@ class Hybrid:
             group, reason = self._largest_group(job, replicas, cap)
             if group * replicas > best:
                 best, why = group * replicas, f"{replicas} groups of {group}: {outer.reason}, and {reason}"
-            samples = self.outer.pass_samples(job, replicas)
+            samples = self.outer.pass_samples(job.global_batch, replicas)
             # The next fewer groups whose share is larger.
             replicas = -(-job.global_batch // (samples * self.outer.accumulation)) - 1
         return max(best, 1), why

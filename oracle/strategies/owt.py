@@ -13,17 +13,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
+
 from oracle.errors import UnknownName
+from oracle.estimate import Ints
 from oracle.groups import Group
+from oracle.identity import Same
 from oracle.layers import Linear
-from oracle.model import INPUT, Node
-from oracle.plan import Exchange, Held, Job, Limit, Place, Plan, Rounds, Stage, StepPart, stage_of
+from oracle.model import INPUT, ModelGraph, Node
+from oracle.plan import Exchange, Held, Job, Limit, Place, Plan, Rounds, Shares, Stage, StepPart, stage_of
 from oracle.pricing import Transfer
 from oracle.sharding import filter_ways
 from oracle.strategies.data import with_gradient_exchange
-from oracle.strategies.filter import limit_by, split_by_filters
+from oracle.strategies.filter import limit_by, split_by_filters, splittable
 from oracle.strategies.serial import Serial
 
 SCHEMES = ("a", "b", "c")
@@ -57,7 +62,7 @@ class Owt:
         first, nodes = self._first(job), job.model.nodes
         if not 0 < first < len(nodes):
             return Limit(1, f"it has no {'fully connected layers' if first else 'layers before the fully connected'}")
-        split = {node.name for node in nodes[first:] if filter_ways(node.layer)}
+        split = splittable(job.model, filter_ways).intersection(node.name for node in nodes[first:])
         neurons = limit_by(job, split, filter_ways, "filter")
         most, reason = job.global_batch, f"a global batch of {job.global_batch} has no sample for more"
         if self.scheme == "c":
@@ -71,15 +76,15 @@ class Owt:
         if job.devices == 1:
             return Serial().plan(job)
         group, first, nodes = Group(job.devices), self._first(job), job.model.nodes
-        samples = -(-job.global_batch // group.size)
-        rounds, round_samples = (1, job.global_batch) if self.scheme == "a" else (group.size, samples)
+        rounds, shares = 1 if self.scheme == "a" else group.size, self.shares(job, np.array([job.global_batch]))
+        samples, round_samples = int(shares.samples[0]), int(shares.later[0])
         items = _crossing_items(nodes, first)
         sent_bytes = samples * items * job.execution.item_bytes
         junction = self._junction(job, group, sent_bytes)
         parts = (StepPart.FORWARD, StepPart.BACKWARD_DATA)
         sends = [Exchange(junction, part, nodes[first].name, Place.BETWEEN) for part in parts]
         convolutions = with_gradient_exchange(stage_of(job, nodes[:first], samples, sends), job, group)
-        split = {node.name for node in nodes[first:] if filter_ways(node.layer)}
+        split = splittable(job.model, filter_ways)
         connected = split_by_filters(job, nodes[first:], split, round_samples, group)
         # The gradient of what the first of them reads goes back over the junction.
         inside = tuple(e for e in connected.exchanges if (e.layer, e.part) != (nodes[first].name, parts[1]))
@@ -90,10 +95,14 @@ class Owt:
         stages = (replace(convolutions, reduced=group.size), connected)
         return Plan(job, samples, stages, Rounds(rounds), groups=group.size, held=held)
 
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """A worker's share of each batch, on which the fully connected layers work in rounds, or once on all of it."""
+        samples = -(-batches // job.devices)
+        return Shares(samples, batches if self.scheme == "a" else samples, np.ones_like(batches))
+
     def _first(self, job: Job) -> int:
         """The place of the first fully connected layer; the number of layers where there is none."""
-        places = (i for i, node in enumerate(job.model.nodes) if isinstance(node.layer, Linear))
-        return next(places, len(job.model.nodes))
+        return _first_connected(Same((job.model,)))
 
     def _junction(self, job: Job, group: Group, sent_bytes: float) -> Transfer:
         """What is sent before a round."""
@@ -101,6 +110,12 @@ class Owt:
             return group.neighbours(job.cluster, sent_bytes, messages=group.size - 1)
         gathered_bytes = sent_bytes * group.size if self.scheme == "a" else sent_bytes
         return group.transfer(job.cluster, "all_gather", gathered_bytes)
+
+
+@lru_cache(maxsize=64)
+def _first_connected(model: Same[ModelGraph]) -> int:
+    nodes = model.items[0].nodes
+    return next((place for place, node in enumerate(nodes) if isinstance(node.layer, Linear)), len(nodes))
 
 
 def _crossing_items(nodes: tuple[Node, ...], first: int) -> int:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
+
 from oracle.cuts import balanced_cuts
 from oracle.errors import BadInput, UnknownName
+from oracle.estimate import Ints
 from oracle.groups import hop
-from oracle.plan import PIPELINES, Exchange, Job, Limit, Microbatched, Place, Plan, StepPart, stage_of
+from oracle.plan import PIPELINES, Exchange, Job, Limit, Microbatched, Place, Plan, Shares, StepPart, stage_of
 from oracle.strategies.serial import Serial
 
 
@@ -54,8 +57,8 @@ class Pipeline:
         if job.devices == 1:
             return Serial().plan(job)
         model, bounds = job.model, self._bounds(job)
-        samples = -(-job.global_batch // (self.segments or 4 * job.devices))
-        segments = -(-job.global_batch // samples)
+        shares = self.shares(job, np.array([job.global_batch]))
+        samples, segments = int(shares.samples[0]), int(shares.segments[0])
         stages = []
         for device, (first, last) in enumerate(pairwise(bounds)):
             exchanges = []
@@ -65,6 +68,13 @@ class Pipeline:
                     exchanges.append(Exchange(hop(job.cluster, device, size_bytes), part, place=Place.BETWEEN))
             stages.append(stage_of(job, model.nodes[first:last], samples, exchanges))
         return Plan(job, job.global_batch, tuple(stages), Microbatched(segments, self.kind))
+
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """Segments as equal as they can be, and only as many as are not empty."""
+        if job.devices == 1:
+            return Shares.of(batches)
+        samples = -(-batches // (self.segments or 4 * job.devices))
+        return Shares(samples, samples, -(-batches // samples))
 
     def _bounds(self, job: Job) -> list[int]:
         nodes = job.model.nodes

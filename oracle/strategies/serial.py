@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from oracle.plan import Job, Limit, Plan, stage_of
+from oracle.estimate import Ints
+from oracle.plan import Job, Limit, Plan, Shares, stage_of
 
 
 @dataclass(frozen=True)
@@ -21,3 +22,7 @@ class Serial:
     def plan(self, job: Job) -> Plan:
         """The whole model on the whole batch."""
         return Plan(job, job.global_batch, (stage_of(job, job.model.nodes, job.global_batch),))
+
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """All samples of every batch."""
+        return Shares.of(batches)

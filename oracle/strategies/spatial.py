@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from oracle.errors import BadInput, OutOfRange
+from oracle.estimate import Ints
 from oracle.groups import Group
 from oracle.layer import Shape
 from oracle.model import INPUT, Node
-from oracle.plan import Exchange, Job, Limit, Plan, StepPart, stage_of
+from oracle.plan import Exchange, Job, Limit, Plan, Shares, StepPart, stage_of
 from oracle.sharding import backward_halo, forward_halo, shard, shard_node, spatial_ways
 from oracle.strategies.data import with_gradient_exchange
 
@@ -65,6 +66,10 @@ class Spatial:
         stage = stage_of(job, tuple(nodes), job.global_batch, exchanges)
         stage = replace(with_gradient_exchange(stage, job, group), reduced=group.size)
         return Plan(job, job.global_batch, (stage,))
+
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """All samples of every batch."""
+        return Shares.of(batches)
 
     def _row_limit(self, job: Job) -> Limit:
         rows = [(spatial_ways(node.layer)[:1] or (1,), node.name) for node in self._must_split(job)]

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from oracle.errors import OutOfRange
+from oracle.estimate import Ints
 from oracle.groups import Group
 from oracle.layer import Phase
 from oracle.layers import Linear
-from oracle.plan import Exchange, Held, Job, Limit, Overlapped, Place, Plan, Stage, StepPart, Task, stage_of
+from oracle.plan import Exchange, Held, Job, Limit, Overlapped, Place, Plan, Shares, Stage, StepPart, Task, stage_of
 from oracle.pricing import LayerCall
 from oracle.strategies.data import Data, in_buckets
 from oracle.strategies.serial import Serial
@@ -65,6 +66,10 @@ class Zero:
         )
         stages = tuple(self._sharing(unit, job, group) for unit in units)
         return Plan(job, samples, stages, Overlapped(), groups=group.size, held=held)
+
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        """The largest share of each batch."""
+        return Shares.of(-(-batches // job.devices))
 
     def _sharing(self, unit: Stage, job: Job, group: Group) -> Stage:
         """The unit with its transfers and its share of the update."""

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from oracle.errors import BadInput, MissingDependency, NoDevice
+from profiler.collectives.collected import stragglers
 from profiler.collectives.environment import collective_environment
 from profiler.collectives.places import RankPlace
-from profiler.collectives.records import stragglers
 from profiler.collectives.settings import ITEM_BYTES, CollectiveCase, CollectiveSettings, cases
 from profiler.environment import import_torch
 from profiler.importers.base import host_digest

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oracle.errors import NoDevice
 from profiler.backends.base import Sample
 from profiler.collectives.beside import Beside
 from profiler.collectives.environment import collective_environment
 from profiler.collectives.kernels import Kernel, open_kernel
-from profiler.collectives.places import RankPlace, groups_of
+from profiler.collectives.places import RankPlace, device_index, groups_of
 from profiler.collectives.records import (
     RankFile,
     environment_values,
@@ -120,11 +119,9 @@ class RankRun:
     def _own_device(self) -> torch.device:
         if self.settings.device == "cpu":
             return torch.device("cpu")
-        count = torch.cuda.device_count()
-        if self.place.local_rank >= count:
-            raise NoDevice(f"rank {self.place.rank} is number {self.place.local_rank} on a node of {count} devices")
-        torch.cuda.set_device(self.place.local_rank)
-        return torch.device("cuda", self.place.local_rank)
+        index = device_index(self.place, torch.cuda.device_count())
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
 
     def _join(self) -> None:
         dist.init_process_group(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oracle.errors import BadInput
+from oracle.errors import BadInput, NoDevice
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,26 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     if not environ[name].isdecimal():
         raise BadInput(f"the variable {name} is no number: '{environ[name][:40]}'")
     return int(environ[name])
+
+
+def device_index(place: RankPlace, count: int) -> int:
+    """Which of the visible CUDA devices is this rank's own.
+
+    A launcher may show each rank all devices of its node, or only the one that it bound to the rank
+    (`srun --gpus-per-task=1`). Two ranks that share one device are found out by NCCL itself.
+
+    Args:
+        place: of the rank.
+        count: of devices that this process sees.
+
+    Raises:
+        NoDevice: there are several, but none for this rank.
+    """
+    if count == 1:
+        return 0
+    if place.local_rank >= count:
+        raise NoDevice(f"rank {place.rank} is number {place.local_rank} on a node of {count} devices")
+    return place.local_rank
 
 
 def groups_of(kind: str, hosts: Sequence[str]) -> list[tuple[int, ...]]:

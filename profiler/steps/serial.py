@@ -27,11 +27,10 @@ from profiler.backends.torch_device import Stopwatch, TorchDevice, torch_errors
 from profiler.measurement import Measurement
 from profiler.micro.base import in_memory_format
 from profiler.micro.optimizer import make_optimizer
-from profiler.precision import DTYPES, products_in
-from profiler.run import now
+from profiler.precision import DTYPES, switched
 from profiler.stopping import StoppingRule, decide, flags
 from profiler.torch_model import GraphModule, random_batch
-from profiler.visit import host_flags
+from profiler.visit import host_flags, now
 
 WARM_UP_STEPS = 2
 MAX_WARM_UP_STEPS = 8
@@ -77,7 +76,7 @@ class TrainingStep:
         with torch.no_grad():
             for param in self.module.parameters():
                 param.data = in_memory_format(param.data, execution)
-        self.optimizer = make_optimizer(execution.optimizer, self.module.parameters())
+        self.optimizer = make_optimizer(execution.optimizer, self.module.parameters(), execution.update)
         sample, self.target = random_batch(graph, samples, device.torch_device)
         self.sample = in_memory_format(sample, execution)
         self.has_loss = isinstance(graph.nodes[-1].layer, Loss)
@@ -133,7 +132,7 @@ def time_steps(
         raise BadInput(f"a {backend.name} device runs no training steps")
     backend.must_fit(step_bytes(graph, samples, execution), f"a step of {graph.name} with {samples} samples")
     environment = backend.environment()
-    with products_in(execution.precision, backend.name), torch_errors(backend.device):
+    with switched(execution, backend.name), torch_errors(backend.device):
         step = TrainingStep(graph, samples, execution, backend)
         _warm_up(step, backend)
         steps, stopped = _sample(step, backend, settings.rule, progress)

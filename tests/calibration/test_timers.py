@@ -140,3 +140,16 @@ def test_a_family_without_constants_is_scaled_from_its_nearest_shape(calibration
     # Twice the samples are at most twice the work: weights are read once.
     assert conv.seconds < prices.middle_s[0] <= 2 * conv.seconds * (1 + 1e-9)
     assert np.log(prices.draws_s[0]).std() > 0.3
+
+
+def test_over_many_samples_every_middle_is_its_price(calibration: Calibration) -> None:
+    # Measured shapes at some of the samples, fitted ones elsewhere, and relu without constants but for its shapes.
+    bare = replace(calibration, fits=tuple(fit for fit in calibration.fits if fit.family != "elementwise_relu"))
+    timer = CalibratedTimer(bare, Execution())
+    measured = [LayerCall(shape.layer, shape.phase, 1) for shape in bare.shapes]
+    calls = list(dict.fromkeys([*measured, forward(NEW_CONV, 1), LayerCall(NEW_CONV, Phase.UPDATE, 1)]))
+    samples = np.array(sorted({1, 3, 1000, *(shape.samples for shape in bare.shapes)}))
+    found = timer.over_samples(calls, samples).sums(np.eye(len(calls)), samples)
+    for column, count in enumerate(samples.tolist()):
+        prices = timer.price([replace(call, samples=count) for call in calls])
+        assert found[:, column] == pytest.approx(prices.middle_s, rel=1e-9)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from oracle.estimate import Ints
 from oracle.layer import Layer, Phase
 from oracle.layers import Elementwise, Linear, Norm
 from oracle.links import LinkTimer
@@ -24,7 +25,7 @@ from oracle.machine import Cluster, Link, Tier
 from oracle.memory import MemoryKind
 from oracle.model import ModelGraph
 from oracle.paradl_net import read_mask, read_net
-from oracle.plan import Exchange, Job, Limit, Plan, StepPart
+from oracle.plan import Exchange, Job, Limit, Plan, Shares, StepPart
 from oracle.pricing import IdealTimer, LayerCall, Transfer
 from oracle.project import project
 from oracle.strategies import strategy
@@ -186,6 +187,9 @@ class TheirFilter:
 
     def limit(self, job: Job) -> Limit:
         return self.ours.limit(job)
+
+    def shares(self, job: Job, batches: Ints) -> Shares:
+        return self.ours.shares(job, batches)
 
     def plan(self, job: Job) -> Plan:
         plan = self.ours.plan(job)

@@ -11,9 +11,10 @@ import torch.distributed as dist
 
 from profiler.collectives.beside import Beside
 from profiler.collectives.clock import mark
+from profiler.collectives.collected import collect
 from profiler.collectives.kernels import Kernel, open_kernel
 from profiler.collectives.measure import measure_collectives
-from profiler.collectives.records import collect, rank_files
+from profiler.collectives.records import rank_files
 from profiler.collectives.sampling import MAX_SPACED, Agreement, Timed, computing, pause
 from profiler.collectives.settings import KERNELS, SPACINGS, CollectiveCase, CollectiveSettings, cases
 from profiler.collectives.sides import COLLECTIVE_ALONE, COLLECTIVE_BESIDE, KERNEL_ALONE, KERNEL_BESIDE

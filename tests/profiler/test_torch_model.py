@@ -10,6 +10,7 @@ from oracle.errors import BadInput, OutOfMemory, OutOfRange  # noqa: E402
 from oracle.execution import OPTIMIZERS, Execution  # noqa: E402
 from oracle.layers import Attention, Elementwise, Embedding, Linear, Loss, Norm  # noqa: E402
 from oracle.model import INPUT, GraphBuilder, ModelGraph  # noqa: E402
+from oracle.operations import Matmul, Other  # noqa: E402
 from oracle.windows import Conv, Pool  # noqa: E402
 from profiler.backends.base import open_backend  # noqa: E402
 from profiler.backends.cpu import Cpu  # noqa: E402
@@ -32,6 +33,17 @@ def plain() -> ModelGraph:
     build.add("drop", Elementwise("dropout", build.shape()))
     build.add("classes", Linear(8 * 4 * 4, 5))
     build.add("loss", Loss("cross_entropy", (5,)))
+    return build.graph()
+
+
+def odd() -> ModelGraph:
+    """What only traced models have: a product of activations, and operations without a kind."""
+    build = GraphBuilder("odd", (4, 6))
+    build.add("q", Linear(6, 6, rows=4))
+    build.add("k", Linear(6, 6, rows=4), INPUT)
+    build.add("scores", Matmul(1, 4, 6, 4), "q", "k")
+    build.add("scaled", Other("div+pow", (16, 24), (3, 7), moved=80, backward_moved=80, weights=(5,)), "scores", "q")
+    build.add("loss", Loss("mse", (3, 7)))
     return build.graph()
 
 
@@ -89,7 +101,7 @@ def sequence() -> ModelGraph:
     return build.graph()
 
 
-GRAPHS = [plain, residual, volume, tokens, sequence]
+GRAPHS = [plain, residual, volume, tokens, sequence, odd]
 every_graph = pytest.mark.parametrize("graph", [make() for make in GRAPHS], ids=lambda graph: graph.name)
 
 

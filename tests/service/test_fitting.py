@@ -191,6 +191,48 @@ def test_plans_are_priced_by_a_network(stepgauge: Stepgauge, store: Path, tmp_pa
     assert "assumed" not in data["methods"]
 
 
+@pytest.fixture
+def lab(stepgauge: Stepgauge, store: Path, tmp_path: Path) -> tuple[object, ...]:
+    """Options for eight devices on a network of which nothing but all_reduce was measured."""
+    (tmp_path / "one.csv").write_text("\n".join([HEAD, *rows("a")]) + "\n")
+    stepgauge("import", tmp_path / "one.csv", "--db", store)
+    stepgauge("fit", "--from", "one.csv", "--name", "lab", "--db", store)
+    return ("alexnet", "--batch-per-device", 8, "--devices", 8, "--network", "lab", "--db", store)
+
+
+def test_a_network_prices_what_is_explained_ranked_and_scaled_alike(
+    stepgauge: Stepgauge, lab: tuple[object, ...]
+) -> None:
+    (predicted,) = json.loads(stepgauge("predict", *lab, "--strategy", "data", "--json").out)["projections"]
+    explained = json.loads(stepgauge("explain", *lab, "--strategy", "data", "--json").out)
+    advised = json.loads(stepgauge("advise", *lab, "--strategy", "data", "--json").out)
+    (scaled,) = json.loads(stepgauge("scale", *lab, "--strategy", "data", "--json").out)["rows"]
+    assert predicted["step_s"] == explained["projection"]["step_s"] == scaled["projection"]["step_s"]
+    assert advised["ranked"][0]["projection"]["step_s"]["middle"] <= predicted["step_s"]["middle"]
+    for answer in (explained, advised):
+        assert "transfers are priced by the network 'lab' of A100, lab, NVLink" in answer["notes"]
+
+
+def test_strategies_whose_transfers_were_not_measured_are_refused_with_what_is_missing(
+    stepgauge: Stepgauge, lab: tuple[object, ...]
+) -> None:
+    for command, listed in (("advise", "ranked"), ("scale", "rows")):
+        answer = json.loads(stepgauge(command, *lab, "--json").out)
+        done = {row["projection"]["strategy"] for row in answer[listed] if row["projection"]["feasible"]}
+        assert "data" in done
+        assert "filter" not in done
+        assert "has no all_gather of 8 devices" in json.dumps(answer)
+
+
+def test_where_nothing_can_be_priced_the_first_thing_missing_is_said(
+    stepgauge: Stepgauge, lab: tuple[object, ...]
+) -> None:
+    for command in ("advise", "scale", "explain"):
+        ran = stepgauge(command, *lab, "--strategy", "filter")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "all_gather" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -199,7 +241,10 @@ def test_plans_are_priced_by_a_network(stepgauge: Stepgauge, store: Path, tmp_pa
         (("--environment", "a"), "--environment chooses among those of a --network"),
     ],
 )
-def test_predict_refuses_a_network(stepgauge: Stepgauge, store: Path, arguments: tuple[object, ...], text: str) -> None:
-    ran = stepgauge("predict", "resnet50", "--batch", 8, *arguments, "--db", store)
+@pytest.mark.parametrize("command", ["predict", "advise", "scale", "explain"])
+def test_a_network_that_cannot_be_is_refused(
+    stepgauge: Stepgauge, store: Path, command: str, arguments: tuple[object, ...], text: str
+) -> None:
+    ran = stepgauge(command, "resnet50", "--batch", 8, *arguments, "--db", store)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert text in ran.err
