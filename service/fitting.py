@@ -123,9 +123,10 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
         return FitResult(store.location, None, network, runs, len(collectives), left_out, drift)
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
-    calibration = _fit_device(kernels, request.name, created_at, other_devices(store) if request.prior else [])
+    known = newest_calibrations(store)
+    calibration = _fit_device(kernels, request.name, created_at, known if request.prior else [])
     labels = dict.fromkeys(label for run in runs for label in run_labels(store.facts(run)))
-    calibration = replace(calibration, notes=(*labels, *calibration.notes))
+    calibration = replace(calibration, notes=(*labels, *_unlike(calibration, known), *calibration.notes))
     store.add_calibration(calibration, runs)
     return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
 
@@ -148,7 +149,13 @@ def _fit_device(
     return fit(kernels, name, created_at=created_at, others=others)[0]
 
 
-def other_devices(store: Store) -> list[Calibration]:
+def _unlike(calibration: Calibration, known: Sequence[Calibration]) -> tuple[str, ...]:
+    from calibration.unlike import unlike_notes
+
+    return unlike_notes(calibration, known)
+
+
+def newest_calibrations(store: Store) -> list[Calibration]:
     """The newest calibration of every device in a store."""
     newest = {summary.device: summary.name for summary in sorted(store.calibrations(), key=lambda s: s.created_at)}
     return [store.calibration(name) for name in newest.values()]
