@@ -12,10 +12,12 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from oracle.errors import MissingDependency, StepgaugeError
+from oracle.errors import BadInput, MissingDependency, StepgaugeError
+from service.ceiling_commands import CEILINGS
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.measuring_commands import MEASURING_COMMANDS
+from service.model_commands import MODEL_COMMANDS
 from service.networking import NETWORKS
 from service.options import (
     Batch,
@@ -33,6 +35,7 @@ from service.options import (
     NetworkEnvironment,
     NetworkName,
     Optimizer,
+    Plot,
     Precision,
     RealDevice,
     Recompute,
@@ -90,7 +93,7 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-for _command in MEASURING_COMMANDS:
+for _command in (*MEASURING_COMMANDS, *MODEL_COMMANDS):
     app.command()(_command)
 
 
@@ -107,12 +110,26 @@ def list_(db: Db = None, json: Json = False) -> None:
 def show(
     name: Annotated[str | None, typer.Argument(help="A stored calibration. Default: the newest.")] = None,
     collectives: Annotated[bool, typer.Option("--collectives", help="Every measured size of a network.")] = False,
+    kernels: Annotated[bool, typer.Option("--kernels", help="How well every kernel family is known.")] = False,
+    question: Annotated[
+        str | None,
+        typer.Option("--for", metavar="MODEL:BATCH", help="With --kernels: what to measure to narrow this step."),
+    ] = None,
+    plot: Plot = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Show one calibration: constants, intervals, errors."""
     from service.catalogue import show_calibration
 
+    if not kernels and (question is not None or plot is not None):
+        raise BadInput("--for and --plot belong to --kernels")
+    if kernels:
+        from service.kernel_tables import show_and_plot_kernels
+
+        with open_store(db) as store:
+            show_result("show", show_and_plot_kernels(store, name, question, plot), json)
+        return
     with open_store(db) as store:
         show_result("show", show_calibration(store, name, collectives), json)
 
@@ -122,7 +139,8 @@ def predict(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."
+            metavar="MODEL...",
+            help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
         ),
     ],
     calibration: CalibrationName = None,
@@ -264,7 +282,7 @@ def load(
     typer.echo(f"loaded '{loaded.name}' ({loaded.of}, {loaded.constants} constants)")
 
 
-for _name, _command in NETWORKS.items():
+for _name, _command in {**NETWORKS, **CEILINGS}.items():
     app.command(_name)(_command)
 
 

@@ -34,6 +34,7 @@ from profiler.backends.cpu import Cpu, open_cpu
 from profiler.backends.torch_device import MAX_SETS
 from profiler.case import Case
 from profiler.steps.serial import TrainingStep
+from profiler.steps.subject import of_graph
 
 SIZES = tuple(2**power for power in range(20, 29, 2))
 CALLS = 4
@@ -64,7 +65,7 @@ def fresh_s_per_byte(size_bytes: int, repeats: int = 15) -> tuple[float, float]:
 
 def step_faults(graph: ModelGraph, samples: int, device: Cpu, steps: int = 6) -> tuple[float, float]:
     """Faults and processor seconds of one step, once its memory has settled."""
-    step = TrainingStep(graph, samples, Execution(), device)
+    step = TrainingStep(of_graph(graph, samples)(Execution(), device.torch_device), Execution(), device)
     for _ in range(6):
         step.run(device.stopwatch())
     counts, seconds = [], []
