@@ -38,9 +38,6 @@ from oracle.windows import Conv, Pool
 QUANTITIES = ("launch_s", "flop_per_s", "bytes_per_s")
 """The constants in the order of the columns of `features`."""
 
-UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s"}
-"""The SI unit of each constant."""
-
 _COMPUTE = ("launch_s", "flop_per_s", "bytes_per_s")
 _MEMORY = ("launch_s", "bytes_per_s")
 _COMPUTE_KINDS = ("conv", "linear", "attention", "matmul")

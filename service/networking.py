@@ -46,12 +46,15 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the new calibration.")],
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only measurements that say so: device=..., flag=calib; repeatable."),
+        typer.Option(metavar="KEY=VALUE", help="Only such: device=A100, flag=calib, ranks<=32; repeatable."),
     ] = None,
     job: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY", help="What marks one job of a scaling study, such as tag; repeatable."),
     ] = None,
+    no_prior: Annotated[
+        bool, typer.Option("--no-prior", help="Kernels: learn nothing from the stored calibrations of other devices.")
+    ] = False,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -62,7 +65,7 @@ def fit(
     """
     from service.fitting import FitRequest, fit_stored
 
-    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()))
+    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()), prior=not no_prior)
     with open_store(db) as store:
         result = fit_stored(store, request)
     show("fit", result, json)
@@ -77,7 +80,7 @@ def price(
         Path | None, typer.Option(metavar="FILE", help="Write the rows with predicted_s, lo_s, hi_s, method.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows that say so; repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such rows: tag=a, nranks<=32; repeatable.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN,...", help="Groups of the scores. Default: collective, or op.")
