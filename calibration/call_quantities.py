@@ -29,7 +29,7 @@ _MIRRORED = {Phase.FORWARD: Phase.BACKWARD_DATA, Phase.BACKWARD_DATA: Phase.FORW
 
 
 def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor: Processor) -> Quantities:
-    """Quantities of calls of one kernel family, one kind of layer in one phase.
+    """Quantities of calls of one kernel family, one kind of layer in one phase; updates may be of any kind.
 
     Raises:
         BadInput: no calls, or calls of several kinds or phases.
@@ -38,18 +38,18 @@ def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor:
     >>> call_quantities([call], Execution(), Processor(80, 6e6)).flop.tolist()
     [10240.0]
     """
-    if not calls or len({(call.layer.kind, call.phase) for call in calls}) != 1:
+    if len({("" if call.phase is Phase.UPDATE else call.layer.kind, call.phase) for call in calls}) != 1:
         raise BadInput("quantities are those of calls of one kind of layer in one phase")
     layers, phase = [call.layer for call in calls], calls[0].phase
     samples = np.array([float(call.samples) for call in calls])
+    if isinstance(layers[0], Conv) and phase is not Phase.UPDATE:
+        return _convolutions(
+            [layer for layer in layers if isinstance(layer, Conv)], samples, calls[0], execution, processor
+        )
     work = [call.layer.work(phase, call.samples, execution) for call in calls]
     flop, moved = np.array([w.flop for w in work], dtype=float), np.array([w.bytes for w in work], dtype=float)
     if phase is Phase.UPDATE:
         return _updates(layers, moved, processor)
-    if isinstance(layers[0], Conv):
-        return _convolutions(
-            [layer for layer in layers if isinstance(layer, Conv)], samples, calls[0], execution, processor
-        )
     if isinstance(layers[0], Linear | Attention | Matmul):
         axes = np.array([_product(layer, phase, count) for layer, count in zip(layers, samples, strict=True)])
         named = dict(zip(("batch", "m", "n", "k"), axes.T, strict=True))

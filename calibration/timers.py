@@ -1,13 +1,15 @@
 """A `Calibration` as the oracle's `LayerTimer`: look up what was measured, compute the rest. NumPy only.
 
-A price is a *mean*, because steps add prices up and means add while medians do not. The constants are fitted to be
+A price is a *mean*, because steps add prices up and means add while medians do not. Additive constants are fitted to be
 unbiased for the mean time (`calibration.kernels`), so the usual correction exp(s^2 / 2) of a fit in logarithms would
-count the skew twice; the draws scatter around the price with factors of mean 1 instead. For a shape that was measured
+count the skew twice; a roofline with its residual is such a fit and brings its mean along (`calibration.kernel_model`).
+The draws scatter around the price with factors of mean 1. For a shape that was measured
 itself the median is the price: its spread of a few percent moves the mean by less than a thousandth.
 
 Three things make a price uncertain, and each has draws of its own: the constants (drawn jointly when they were
-fitted), how far a shape lies from its family's line (the held-out residual; independent between shapes, the same
-wherever a shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
+fitted) or the error of the residual process (drawn as functions, so that shapes that resemble one another share it),
+how far a shape lies from its family's line (the held-out residual; independent between shapes, the same wherever a
+shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
 two calibrations of one device share the residuals of its shapes; the noise of measured shapes and the drift belong to
 one calibration, under whatever name it is stored. A family of which nothing but single shapes is known (a fit found no
 constant that the measurements identify) is priced by the nearest of them, as an extrapolation with a wide interval.
@@ -22,8 +24,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from calibration.call_quantities import call_quantities
 from calibration.draws import bank, pick, unit_mean_factors
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
+from calibration.stored_model import StoredModel, read_model
 from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats, Ints
@@ -41,6 +45,11 @@ EXTRAPOLATED_SPREAD = 2.0
 
 NEAREST_SD = 0.5
 """Spread of ln(seconds) of a price that is a measured shape's time in proportion to the work."""
+
+
+MOST_KNOTS = 64
+"""Numbers of samples of one call that are priced by a roofline: between them, evenly in the logarithm, waves come and
+go by a few percent, and a sweep over every batch asks for thousands."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +80,13 @@ class CalibratedTimer:
         self.calibration = calibration
         self.execution = execution
         self._fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
-        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items()}
+        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items() if not fit.arrays}
         self._shapes = {
             LayerCall(shape.layer, shape.phase, shape.samples): shape
             for shape in calibration.shapes
             if self._same_key(shape)
         }
+        self._models: dict[tuple[str, Phase, str], StoredModel] = {}
         self._measured = defaultdict[tuple[Layer, Phase], list[tuple[int, float]]](list)
         for call, shape in self._shapes.items():
             self._measured[call.layer, call.phase].append((call.samples, shape.seconds))
@@ -131,11 +141,21 @@ class CalibratedTimer:
             for column in places[n]
         ]
         for row in (row for row, line in enumerate(known) if line is None):
-            own = self.price([replace(calls[row], samples=n) for n in samples.tolist()])
-            apart += [(row, column, middle_s) for column, middle_s in enumerate(own.middle_s.tolist())]
+            apart += [(row, column, middle_s) for column, middle_s in enumerate(self._curve_s(calls[row], samples))]
         rows, columns, apart_s = np.array(apart).reshape(-1, 3).T
         lines = np.array([(line.start_s, line.sample_s) if line else (0.0, 0.0) for line in known])
         return Curves(lines, rows.astype(np.int64), columns.astype(np.int64), apart_s)
+
+    def _curve_s(self, call: LayerCall, samples: Ints) -> list[float]:
+        """Middles of a call whose time is no line; of many samples MOST_KNOTS are priced, and what was measured."""
+        knots = samples
+        if len(samples) > MOST_KNOTS:
+            spread = np.searchsorted(samples, np.geomspace(samples[0], samples[-1], MOST_KNOTS))
+            measured = [n for n, _ in self._measured.get((call.layer, call.phase), ())]
+            knots = np.union1d(samples[np.minimum(spread, len(samples) - 1)], np.intersect1d(samples, measured))
+        middle_s = self.price([replace(call, samples=n) for n in knots.tolist()]).middle_s
+        found: list[float] = np.exp(np.interp(np.log(samples), np.log(knots), np.log(middle_s))).tolist()
+        return found
 
     def _learn_lines(self, calls: Sequence[LayerCall]) -> None:
         """Calls of one sample as lines: a kernel's work is a straight line, so two of its features give all."""
@@ -163,8 +183,11 @@ class CalibratedTimer:
         if measured:
             self._look_up(measured)
         for (name, phase), members in by_fit.items():
-            if (name, phase) in self._fits:
-                self._compute(self._fits[(name, phase)], members)
+            fit = self._fits.get((name, phase))
+            if fit is not None and fit.arrays:
+                self._evaluate(fit, members)
+            elif fit is not None:
+                self._compute(fit, members)
             else:
                 self._scale_nearest([shape for shape in self._shapes.values() if _is_of(shape, name, phase)], members)
 
@@ -186,6 +209,23 @@ class CalibratedTimer:
         for chosen, method in ((inside, Method.FITTED), (~inside, Method.EXTRAPOLATED)):
             members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
             self._keep(members, middle[chosen], prices[chosen], method)
+
+    def _evaluate(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
+        """Price calls by a roofline and the residual over it; the calls of another family are an extrapolation."""
+        if fit.key not in self._models:
+            self._models[fit.key] = read_model(fit)
+        known = self._models[fit.key]
+        by_family: dict[str, list[LayerCall]] = defaultdict(list)
+        for call in calls:
+            by_family[family(call.layer, call.phase)].append(call)
+        for name, members in by_family.items():
+            kernels = call_quantities(members, self.execution, known.processor)
+            rows = self._rows(self.calibration.device, map(_text, members))
+            prediction, draws = known.model.predict_with_draws(kernels, rows)
+            outside = prediction.extrapolated | (name != fit.family)
+            for chosen, method in ((~outside, Method.FITTED), (outside, Method.EXTRAPOLATED)):
+                some = [call for call, wanted in zip(members, chosen, strict=True) if wanted]
+                self._keep(some, prediction.mean_s[chosen], draws[chosen], method)
 
     def _scale_nearest(self, shapes: Sequence[MeasuredShape], calls: Sequence[LayerCall]) -> None:
         """Price calls of a family without constants by its most similar measured shape, in proportion to the work."""

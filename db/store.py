@@ -290,7 +290,7 @@ class Store:
             head = connection.execute(select(schema.calibration).where(schema.calibration.c.id == found)).one()
             parts = [
                 connection.execute(select(part).where(part.c.calibration_id == found).order_by(part.c.id)).all()
-                for part in (schema.kernel_fit, schema.constant, schema.measured_shape)
+                for part in (schema.kernel_fit, schema.constant, schema.kernel_array, schema.measured_shape)
             ]
             return rows.calibration_from(head, *parts)
 
@@ -374,6 +374,7 @@ def _insert_calibration(connection: Connection, calibration: Calibration, run_id
     for table, columns in (
         (schema.kernel_fit, [rows.fit_columns(fit, new) for fit in calibration.fits]),
         (schema.constant, [rows.constant_columns(constant, new) for constant in calibration.constants]),
+        (schema.kernel_array, [rows.array_columns(fit, a, new) for fit in calibration.fits for a in fit.arrays]),
         (schema.measured_shape, [rows.shape_columns(shape, new) for shape in calibration.shapes]),
         (schema.calibration_run, [{"calibration_id": new, "run_id": run_id} for run_id in run_ids]),
     ):

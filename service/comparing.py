@@ -13,7 +13,7 @@ from oracle.constants import CONSTANT_LEVEL, Calibration, Constant
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
 from oracle.execution import Execution
-from oracle.loading import load_model
+from service.models import find_model
 from service.network_comparing import NetworkComparison, are_networks, compare_networks
 from service.predicting import feasible_step, serial_projection, validity_notes
 
@@ -143,7 +143,7 @@ def _ratio(first: Constant, second: Constant) -> ConstantRatio:
 def _step(
     name: str, samples: int, calibrations: tuple[Calibration, Calibration], execution: Execution
 ) -> StepComparison:
-    model = load_model(name)
+    model = find_model(name)
     first, second = (
         feasible_step(serial_projection(model, samples, CalibratedTimer(calibration, execution)))
         for calibration in calibrations

@@ -13,6 +13,7 @@ from calibration.link_values import LinkCalibration
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, UnknownName
+from oracle.layer import Phase
 from profiler.case import call_from_case
 from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.importers.files import content_sha256
@@ -35,12 +36,14 @@ class FitRequest:
         name: of the new calibration.
         where: `KEY=VALUE`, `KEY<=NUMBER`...; only measurements of which all hold are taken.
         job_keys: what of an identity marks a job and no environment; see `calibration.link_sources`.
+        prior: let stored calibrations of other devices inform kernel families with few shapes.
     """
 
     sources: tuple[str, ...]
     name: str
     where: tuple[str, ...] = ()
     job_keys: tuple[str, ...] = ()
+    prior: bool = True
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -120,9 +123,10 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
         return FitResult(store.location, None, network, runs, len(collectives), left_out, drift)
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
-    calibration = _fit_device(kernels, request.name, created_at)
+    known = newest_calibrations(store)
+    calibration = _fit_device(kernels, request.name, created_at, known if request.prior else [])
     labels = dict.fromkeys(label for run in runs for label in run_labels(store.facts(run)))
-    calibration = replace(calibration, notes=(*labels, *calibration.notes))
+    calibration = replace(calibration, notes=(*labels, *_unlike(calibration, known), *calibration.notes))
     store.add_calibration(calibration, runs)
     return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
 
@@ -137,10 +141,24 @@ def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> Lin
     return replace(network, overlap=fit_overlap(beside, request.job_keys))
 
 
-def _fit_device(kernels: Sequence[Measurement], name: str, created_at: str) -> Calibration:
+def _fit_device(
+    kernels: Sequence[Measurement], name: str, created_at: str, others: Sequence[Calibration]
+) -> Calibration:
     from calibration.calibrate import fit
 
-    return fit(kernels, name, created_at=created_at)[0]
+    return fit(kernels, name, created_at=created_at, others=others)[0]
+
+
+def _unlike(calibration: Calibration, known: Sequence[Calibration]) -> tuple[str, ...]:
+    from calibration.unlike import unlike_notes
+
+    return unlike_notes(calibration, known)
+
+
+def newest_calibrations(store: Store) -> list[Calibration]:
+    """The newest calibration of every device in a store."""
+    newest = {summary.device: summary.name for summary in sorted(store.calibrations(), key=lambda s: s.created_at)}
+    return [store.calibration(name) for name in newest.values()]
 
 
 def find_run(store: Store, source: str) -> str:
@@ -212,6 +230,7 @@ def _is_kernel(measurement: Measurement) -> bool:
     if "layer" not in measurement.case:
         return False
     try:
-        return call_from_case(measurement.case, measurement.phase).layer.kind == measurement.micro
+        call = call_from_case(measurement.case, measurement.phase)
     except (BadInput, ValueError):
         return False
+    return call.phase is Phase.UPDATE or call.layer.kind == measurement.micro

@@ -52,6 +52,9 @@ def fit(
         list[str] | None,
         typer.Option(metavar="KEY", help="What marks one job of a scaling study, such as tag; repeatable."),
     ] = None,
+    no_prior: Annotated[
+        bool, typer.Option("--no-prior", help="Kernels: learn nothing from the stored calibrations of other devices.")
+    ] = False,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -62,7 +65,7 @@ def fit(
     """
     from service.fitting import FitRequest, fit_stored
 
-    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()))
+    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()), prior=not no_prior)
     with open_store(db) as store:
         result = fit_stored(store, request)
     show("fit", result, json)

@@ -38,7 +38,10 @@ Recompute = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."),
+    typer.Argument(
+        metavar="MODEL",
+        help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
+    ),
 ]
 Batch = Annotated[int | None, typer.Option("--batch", help="Samples of one step over all devices.")]
 BatchPerDevice = Annotated[int | None, typer.Option("--batch-per-device", help="Samples of one step on each device.")]

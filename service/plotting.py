@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def plot_advice(result: AdviceResult, path: Path) -> None:
     job = result.ranking.job
     axes.set(xlabel="ms per sample", ylabel="GiB per device", xscale="log", yscale="log")
     axes.set_title(f"{job.model.name} on up to {job.devices} x {job.cluster.device}")
-    _save(figure, axes, path)
+    save_figure(figure, [axes], path)
 
 
 def plot_scaling(result: ScaleResult, path: Path) -> None:
@@ -75,7 +75,7 @@ def plot_scaling(result: ScaleResult, path: Path) -> None:
     axes.set_xscale("log", base=2)
     if result.rows:
         axes.set_title(result.rows[0].projection.job.model.name)
-    _save(figure, axes, path)
+    save_figure(figure, [axes], path)
 
 
 def plot_explanation(result: ExplainResult, path: Path) -> None:
@@ -93,7 +93,7 @@ def plot_explanation(result: ExplainResult, path: Path) -> None:
             axes.barh([name], [1e3 * seconds.middle], label=name)
     axes.invert_yaxis()
     axes.set(xlabel="ms per step", title=f"{projection.job.model.name}, {result.row.label}")
-    _save(figure, axes, path)
+    save_figure(figure, [axes], path)
 
 
 def plot_network(shown: ShownCalibration | ShownNetwork, path: Path) -> None:
@@ -115,7 +115,7 @@ def plot_network(shown: ShownCalibration | ShownNetwork, path: Path) -> None:
             if curve.key.collective == name:
                 _draw_curve(axes, curve)
         axes.set(title=name, xlabel="bytes", ylabel="bus bandwidth in bytes/s", xscale="log", yscale="log")
-    _save(figure, panels, path)
+    save_figure(figure, panels, path)
 
 
 def _draw_curve(axes: Any, curve: LinkCurve) -> None:
@@ -151,8 +151,13 @@ def _panels(count: int) -> tuple[Any, list[Any]]:
     return figure, panels[:count]
 
 
-def _save(figure: Any, panels: Any, path: Path) -> None:
-    for axes in panels if isinstance(panels, list) else [panels]:
+def save_figure(figure: Any, panels: Sequence[Any], path: Path) -> None:
+    """Write a figure with the legends of its panels.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    for axes in panels:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small")
     page = path.suffix.lower() == ".html"

@@ -10,8 +10,10 @@ from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
-from service import collective_tables, network_tables
+from service import collective_tables, model_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
+from service.ceiling_tables import print_ceilings
+from service.kernel_tables import print_kernels
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
 from service.tables import show_table as _show
@@ -24,6 +26,7 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.catalogue import Catalogue, ShownCalibration, ShownNetwork
     from service.checking import Report
     from service.comparing import CompareResult
+    from service.kernel_view import ShownKernels
     from service.measuring import MeasureResult
     from service.network_comparing import NetworkComparison
     from service.predicting import PredictResult
@@ -91,11 +94,14 @@ def print_catalogue(catalogue: Catalogue) -> None:
     _notes(console, [f"{item.name}: {note}" for item in catalogue.calibrations for note in catalogue.stale(item)])
 
 
-def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
-    """One calibration, of a device or of a network."""
+def print_shown(shown: ShownCalibration | ShownNetwork | ShownKernels) -> None:
+    """One calibration, of a device or of a network, or its kernels."""
     from service.catalogue import ShownNetwork
+    from service.kernel_view import ShownKernels
 
-    if isinstance(shown, ShownNetwork):
+    if isinstance(shown, ShownKernels):
+        print_kernels(shown)
+    elif isinstance(shown, ShownNetwork):
         network_tables.print_network(shown)
     else:
         print_calibration(shown)
@@ -144,7 +150,7 @@ def _kernels(fit: KernelFit) -> str:
 def _constant(fit: KernelFit, quantity: str) -> str:
     """Value and 80 % interval, or a dash."""
     for constant in fit.constants:
-        if constant.quantity == quantity:
+        if constant.quantity == quantity and constant.identified:
             numbers = (constant.value, constant.lo, constant.hi)
             if quantity == "launch_s":
                 value, lo, hi = map(format_seconds, numbers)
@@ -297,7 +303,9 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "advise": print_advice,
     "scale": print_scaled,
     "explain": print_explained,
+    "ceilings": print_ceilings,
     **network_tables.PRINTERS,
+    **model_tables.PRINTERS,
     **collective_tables.PRINTERS,
 }
 """The printer of each command's result."""
