@@ -13,9 +13,11 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from oracle.errors import BadInput, MissingDependency, StepgaugeError
+from service.ceiling_commands import CEILINGS
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
 from service.measuring_commands import MEASURING_COMMANDS
+from service.model_commands import MODEL_COMMANDS
 from service.networking import NETWORKS
 from service.options import (
     Batch,
@@ -91,7 +93,7 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-for _command in MEASURING_COMMANDS:
+for _command in (*MEASURING_COMMANDS, *MODEL_COMMANDS):
     app.command()(_command)
 
 
@@ -117,19 +119,28 @@ def show(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Show one calibration: constants, intervals, errors."""
-    from service.catalogue import show_calibration
+    """Show one calibration: constants, intervals, errors.
 
-    if not kernels and (question is not None or plot is not None):
-        raise BadInput("--for and --plot belong to --kernels")
+    --plot draws a network (bus bandwidth against size, measured and fitted) or, with --kernels, its families.
+    """
+    from service.catalogue import show_calibration
+    from service.plotting import PLOTS, check_plot
+
+    if question is not None and not kernels:
+        raise BadInput("--for belongs to --kernels")
     if kernels:
         from service.kernel_tables import show_and_plot_kernels
 
         with open_store(db) as store:
             show_result("show", show_and_plot_kernels(store, name, question, plot), json)
         return
+    if plot is not None:
+        check_plot(plot)
     with open_store(db) as store:
-        show_result("show", show_calibration(store, name, collectives), json)
+        shown = show_calibration(store, name, collectives)
+    if plot is not None:
+        PLOTS["show"](shown, plot)
+    show_result("show", shown, json)
 
 
 @app.command()
@@ -137,7 +148,8 @@ def predict(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."
+            metavar="MODEL...",
+            help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
         ),
     ],
     calibration: CalibrationName = None,
@@ -279,7 +291,7 @@ def load(
     typer.echo(f"loaded '{loaded.name}' ({loaded.of}, {loaded.constants} constants)")
 
 
-for _name, _command in NETWORKS.items():
+for _name, _command in {**NETWORKS, **CEILINGS}.items():
     app.command(_name)(_command)
 
 

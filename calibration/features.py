@@ -69,10 +69,14 @@ def _variant(conv: Conv) -> str:
     return "_pointwise" if set(conv.kernel) == {1} else ""
 
 
+_STAND_INS = {"matmul": ("linear",), "other": ("concat", "elementwise_add", "elementwise_relu")}
+"""Products stand in for products, and what reads one tensor and writes another for what only moves bytes."""
+
+
 def stand_ins(name: str) -> tuple[str, ...]:
     """Families that may stand in, as an extrapolation, for one that was not measured; the closest comes first.
 
-    Only convolutions have any: they fall back on the general kernel of the same number of axes.
+    Convolutions fall back on the general kernel of the same number of axes.
 
     >>> stand_ins("conv2d_depthwise")
     ('conv2d_grouped', 'conv2d')
@@ -81,7 +85,7 @@ def stand_ins(name: str) -> tuple[str, ...]:
     """
     kind, _, variant = name.partition("_")
     if not kind.startswith("conv") or not variant:
-        return ()
+        return _STAND_INS.get(name, ())
     return (f"{kind}_grouped", kind) if variant == "depthwise" else (kind,)
 
 

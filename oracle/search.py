@@ -1,9 +1,10 @@
 """Which strategy, with which choices, for a job: all of them priced and ranked.
 
 Every strategy of the registry is tried with a handful of its choices (buckets, grids, segments, schedules, group
-sizes); of each the fastest that fits is ranked. Two options tie where the draws of the *difference* of their steps
-straddle zero: they share the uncertainty of most of their constants, which their own intervals would count twice. What
-cannot be done is in the answer with its reason.
+sizes); of each the fastest that fits is ranked. Where none fits, activations are computed again or gradients are
+accumulated (`oracle.savings`). Two options tie where the draws of the *difference* of their steps straddle zero: they
+share the uncertainty of most of their constants, which their own intervals would count twice. What cannot be done is in
+the answer with its reason.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from oracle.layer import Shape
 from oracle.plan import PIPELINES, Job, Strategy
 from oracle.predictor import Predictor
 from oracle.projection import Projection
+from oracle.savings import no_help, savings
 from oracle.sharding import spatial_ways
 from oracle.strategies import STRATEGIES
 from oracle.strategies.channel import Channel
@@ -57,6 +59,11 @@ class Option:
     def label(self) -> str:
         """The strategy with its choices, as `parse_strategy` reads it."""
         return write_strategy(self.strategy)
+
+    @property
+    def recomputed_segments(self) -> int:
+        """In how many segments activations are computed again, which a label does not say."""
+        return self.projection.job.execution.recomputed_segments
 
     @property
     def seconds_per_sample(self) -> float:
@@ -102,25 +109,39 @@ def rank(predictor: Predictor, job: Job, names: Sequence[str] = tuple(STRATEGIES
     Raises:
         NotCalibrated: a timer knows nothing of something that every one of them asks.
     """
-    tried = [(name, how) for name in names for how in variants(job, STRATEGIES[name])]
-    projections = predictor.project_known((job, how) for _, how in tried)
+    asked = [(name, how) for name in names for how in variants(job, STRATEGIES[name])]
+    projections = predictor.project_known((job, how) for _, how in asked)
     found: dict[str, list[Option]] = {name: [] for name in names}
-    for (name, how), projection in zip(tried, projections, strict=True):
+    for (name, how), projection in zip(asked, projections, strict=True):
         found[name].append(Option(how, projection))
-    usable = {name: [option for option in options if option.projection.feasible] for name, options in found.items()}
+    usable = {name: _usable(predictor, options) for name, options in found.items()}
     best = [min(options, key=lambda option: option.seconds_per_sample) for options in usable.values() if options]
     best.sort(key=lambda option: option.seconds_per_sample)
     refused = tuple(Refusal(name, _why_not(predictor, found[name])) for name, options in usable.items() if not options)
     return Ranking(job, tuple(_with_ties(best)), tuple(o for options in usable.values() for o in options), refused)
 
 
+def _usable(predictor: Predictor, options: Sequence[Option]) -> list[Option]:
+    """The options that can be used; where only memory is short for all of them, what saves enough of it."""
+    usable = [option for option in options if option.projection.feasible]
+    if usable:
+        return usable
+    too_large = [option for option in options if option.projection.step is not None]
+    saving = (
+        pair for option in too_large for pair in savings(option.projection.job, option.strategy, predictor.memory)
+    )
+    return [Option(how, predictor.project(job, how)) for job, how in saving]
+
+
 def _why_not(predictor: Predictor, options: Sequence[Option]) -> str:
-    """Why no variant can be used: of one that only lacks memory before all others."""
+    """Why no variant can be used: of the smallest where only memory is short, whatever saves some of it."""
     priced = [option for option in options if option.projection.step is not None]
     if not priced:
         return options[0].projection.reason
     smallest = min(priced, key=lambda option: option.memory_bytes)
-    return predictor.project(smallest.projection.job, smallest.strategy, suggest_batch=True).reason
+    job, how = smallest.projection.job, smallest.strategy
+    reasons = (predictor.project(job, how, suggest_batch=True).reason, no_help(job, how))
+    return "; ".join(filter(None, reasons))
 
 
 def _with_ties(options: Sequence[Option]) -> Iterator[Option]:
@@ -132,7 +153,8 @@ def _with_ties(options: Sequence[Option]) -> Iterator[Option]:
 
 def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
     """The options that no other beats in time per sample, memory and devices at once, the fastest first."""
-    points = {(o.seconds_per_sample, o.memory_bytes, o.projection.job.devices): o for o in options}
+    # Of options that are the same in all three the first stays: serial training before groups of one device.
+    points = {(o.seconds_per_sample, o.memory_bytes, o.projection.job.devices): o for o in reversed(options)}
     kept = [
         option
         for point, option in points.items()

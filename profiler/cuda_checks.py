@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,16 @@ from oracle.units import format_bytes
 from profiler.environment import import_torch
 from profiler.findings import Finding, Level
 from profiler.machine_state import ROOT
-from profiler.nvml import key_of
+from profiler.nvml import DeviceKey, key_of
 from profiler.nvml_state import DeviceState, device_state
 from profiler.state_sampler import SLOWDOWNS
 from profiler.versions import version_of
 
-BUSY_SHARE = 0.05
-"""Utilization from which others visibly take time; a device that nobody uses reports 0."""
+BUSY_SHARE, TAKEN_SHARE = 0.05, 0.25
+"""Utilization from which others visibly take time, as a display does, and from which they would be measured too."""
+
+SETTLE_S = 1.0
+"""The driver looks back so far: a program that has just ended still counts as use."""
 
 HELD_MEMORY = 0.05
 """Share of the memory that a device without programs does not hold: driver and display take less."""
@@ -59,12 +63,21 @@ def cuda_findings(device: str) -> Iterator[Finding]:
 def _one_device(torch: ModuleType, index: int) -> Iterator[Finding]:
     subject = f"cuda {index}"
     try:
-        state = device_state(key_of(torch.cuda.get_device_properties(index)))
+        state = _settled(key_of(torch.cuda.get_device_properties(index)))
     except StepgaugeError as error:
         yield Finding("warn", subject, f"its clocks, power and neighbours are unknown: {error}")
         return
     yield from device_findings(subject, state, os.getpid())
     yield from driver_findings(subject, state, str(torch.version.cuda))
+
+
+def _settled(key: DeviceKey) -> DeviceState:
+    """The state of a device; looked at twice where it is in use."""
+    state = device_state(key)
+    if state.utilization is None or state.utilization <= BUSY_SHARE:
+        return state
+    time.sleep(SETTLE_S)
+    return device_state(key)
 
 
 def device_findings(subject: str, state: DeviceState, own_process: int) -> Iterator[Finding]:
@@ -89,7 +102,8 @@ def _sharing(state: DeviceState, own_process: int) -> Iterator[_Found]:
     others = [process for process in state.users if process != own_process]
     elsewhere = "choose another device with CUDA_VISIBLE_DEVICES"
     if state.utilization is not None and state.utilization > BUSY_SHARE:
-        yield "refuse", f"it is busy {state.utilization:.0%} of the time with the kernels of others", elsewhere
+        level: Level = "refuse" if state.utilization > TAKEN_SHARE else "warn"
+        yield level, f"it is busy {state.utilization:.0%} of the time with the kernels of others", elsewhere
     if others:
         text = f"{len(others)} other process{'es' * (len(others) > 1)} on it"
         yield "warn", text, f"see what {_some(others)} {'do' if len(others) > 1 else 'does'}, or {elsewhere}"

@@ -136,11 +136,12 @@ class _StandIn(nn.Module):
     def __init__(self, layer: Other) -> None:
         super().__init__()
         self.shape = layer.shape
+        self.is_view = not layer.moved
         self.weights = nn.ParameterList(torch.ones(items) for items in layer.weights)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         read = torch.cat([operand.flatten(1) for operand in inputs], 1)
-        read = read if read.is_floating_point() else read.float()
+        read = read if read.is_floating_point() or self.is_view else read.float()
         items = math.prod(self.shape)
         result = read.repeat(1, -(-items // read.shape[1]))[:, :items]
         for weight in self.weights:

@@ -34,11 +34,11 @@ def print_advice(result: AdviceResult) -> None:
     job = result.ranking.job
     out.print(f"[bold]{_title(job)}[/]", highlight=False, soft_wrap=True)
     if result.rows:
-        show_table(out, _ranked(result.rows))
+        show_table(out, _ranked(result.rows, job))
         _print_figures(out, result.rows[0])
         _print_bottlenecks(out, f"What holds {result.rows[0].label}", result.bottlenecks)
         out.print()
-        show_table(out, _front(result.front))
+        show_table(out, _front(result.front, job))
     else:
         out.print("[red]no strategy can be used[/]")
     out.print()
@@ -112,17 +112,34 @@ def _title(job: Job) -> str:
                   f"{job.global_batch} samples per step")  # fmt: skip
 
 
-def _ranked(rows: Iterable[Row]) -> Table:
+def _ranked(rows: Iterable[Row], job: Job) -> Table:
     made = table(
         *("", ">", "strategy", ">step", ">80 % interval", ">samples/s", ">epoch", ">communication", ">memory"), ""
     )
     for place, row in enumerate(rows, start=1):
         cells = (*_step(row), _time(row.projection.epoch), _communication(row), _memory(row))
-        made.add_row(str(place), escape(row.label), *cells, "a tie with the first" if row.tied else "")
+        said = [*(["a tie with the first"] if row.tied else []), *_saved(row, job)]
+        made.add_row(str(place), _name(row, job), *cells, ", ".join(said))
     return made
 
 
-def _front(rows: Iterable[Row]) -> Table:
+def _name(row: Row, job: Job) -> str:
+    """A row as the command line takes it, for somebody who asked for a job without its savings."""
+    own = row.projection.job.execution.recomputed_segments
+    return escape(row.label if own == job.execution.recomputed_segments else f"{row.label} --recompute {own}")
+
+
+def _saved(row: Row, job: Job) -> list[str]:
+    """What a row does to fit."""
+    again = row.projection.job.execution != job.execution
+    done = [
+        *(["recomputing activations"] if again else []),
+        *(["accumulating gradients"] if "accumul" in row.label else []),
+    ]
+    return [f"fits by {' and '.join(done)}"] if done else []
+
+
+def _front(rows: Iterable[Row], asked: Job) -> Table:
     made = table(
         "Nothing beats these in time, memory and devices at once",
         *("strategy", ">devices", ">batch", ">step", ">samples/s", ">memory"),
@@ -130,7 +147,7 @@ def _front(rows: Iterable[Row]) -> Table:
     for row in rows:
         step, _, rate = _step(row)
         job = row.projection.job
-        made.add_row(escape(row.label), str(job.devices), str(job.global_batch), step, rate, _memory(row))
+        made.add_row(_name(row, asked), str(job.devices), str(job.global_batch), step, rate, _memory(row))
     return made
 
 

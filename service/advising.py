@@ -13,14 +13,14 @@ from oracle.breakdown import KernelItem, MoveItem
 from oracle.case import Case
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
-from oracle.loading import load_model
-from oracle.plan import Job, Strategy
+from oracle.plan import Job
 from oracle.predictor import Predictor
 from oracle.projection import Projection
 from oracle.search import Option, Ranking, pareto, rank
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy, write_strategy
 from service.figures import Figures, figures_of
+from service.models import find_model
 from service.predicting import Means, look_up
 from service.requests import PlanRequest
 
@@ -140,7 +140,8 @@ def advise(store: Store, request: PlanRequest) -> AdviceResult:
             tried += rank(asked.predictor, _job(asked.jobs[0], request, devices), names).tried
     rows = tuple(_row(request, option) for option in ranking.options)
     front = tuple(_row(request, option) for option in pareto(tried))
-    held = find_bottlenecks(_case(asked, ranking.options[0].strategy)) if ranking.options else ()
+    first = next(iter(ranking.options), None)
+    held = find_bottlenecks(Case(asked.predictor, first.projection.job, first.strategy)) if first else ()
     return AdviceResult(asked.means.calibration, ranking, rows, front, held, asked.means.notes)
 
 
@@ -174,7 +175,7 @@ def explain(store: Store, request: PlanRequest) -> ExplainResult:
     refusal = how.limit(job).refusal(how.name, job)
     if refusal is not None:
         raise BadInput(refusal)
-    case = _case(asked, how)
+    case = Case(asked.predictor, job, how)
     projection = asked.predictor.project(job, how, suggest_batch=True)
     row = Row(write_strategy(how), projection, figures_of(projection, request.rates))
     return ExplainResult(
@@ -194,7 +195,7 @@ def _look_up(store: Store, request: PlanRequest) -> _Asked:
     means = look_up(store, request)
     devices = request.devices[0]
     first = Job(
-        model=load_model(request.model),
+        model=find_model(request.model),
         global_batch=request.global_batch(devices),
         devices=devices,
         cluster=means.cluster,
@@ -207,10 +208,6 @@ def _look_up(store: Store, request: PlanRequest) -> _Asked:
 
 def _job(job: Job, request: PlanRequest, devices: int) -> Job:
     return replace(job, devices=devices, global_batch=request.global_batch(devices))
-
-
-def _case(asked: _Asked, how: Strategy) -> Case:
-    return Case(asked.predictor, asked.jobs[0], how)
 
 
 def _fewer(devices: int) -> list[int]:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from calibration.design import Step, model_calls, plan_calls
 from oracle.errors import BadInput
 from oracle.execution import Execution
-from oracle.loading import load_model
 from oracle.machine import Cluster, Link
 from oracle.model import ModelGraph
 from oracle.plan import Job, Strategy
 from oracle.search import variants
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy
+from service.models import find_model
 from service.requests import Questions
 
 MODELS = (("resnet50", 8), ("alexnet", 32))
@@ -31,10 +31,10 @@ def asked_steps(questions: Questions | None, execution: Execution) -> list[Step]
         BadInput: none of the strategies can be used for any model and number of devices.
     """
     if questions is None:
-        return [model_calls(load_model(name), samples) for name, samples in MODELS]
+        return [model_calls(find_model(name), samples) for name, samples in MODELS]
     steps, reasons = [], []
     for model, samples in questions.models:
-        graph = load_model(model)
+        graph = find_model(model)
         for devices in questions.devices:
             job = _job(graph, questions.global_batch(samples, devices), devices, execution)
             for how in _strategies(questions.strategies, job):

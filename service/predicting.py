@@ -13,7 +13,6 @@ from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.estimate import Estimate
 from oracle.links import LinkTimer
-from oracle.loading import load_model
 from oracle.machine import Cluster, load_cluster, parse_link
 from oracle.memory import MemoryRule
 from oracle.model import ModelGraph
@@ -25,6 +24,7 @@ from oracle.projection import Projection
 from oracle.strategies import strategy
 from oracle.strategies.choices import parse_strategy
 from profiler.installed import installed
+from service.models import find_model
 from service.network_pricing import NetworkChoice, flat_cluster, network_timer
 from service.requests import PredictRequest, Target
 from service.staleness import stale_notes
@@ -105,7 +105,7 @@ def look_up(store: Store, target: Target) -> Means:
 def _project(request: PredictRequest, model: str, devices: int, means: Means) -> Projection:
     chosen = parse_strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
     job = Job(
-        model=load_model(model),
+        model=find_model(model),
         global_batch=request.global_batch(devices),
         devices=devices,
         cluster=means.cluster,

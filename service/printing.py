@@ -10,8 +10,9 @@ from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_rate, format_seconds
-from service import collective_tables, network_tables
+from service import collective_tables, model_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
+from service.ceiling_tables import print_ceilings
 from service.kernel_tables import print_kernels
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.comparing import CompareResult
     from service.kernel_view import ShownKernels
     from service.measuring import MeasureResult
+    from service.network_comparing import NetworkComparison
     from service.predicting import PredictResult
     from service.validating import ValidateResult
 
@@ -247,8 +249,13 @@ def print_validated(result: ValidateResult) -> None:
     _notes(console, result.notes)
 
 
-def print_compared(result: CompareResult) -> None:
-    """Constants with their ratio, then predicted steps."""
+def print_compared(result: CompareResult | NetworkComparison) -> None:
+    """Constants with their ratio, then predicted steps; of two networks their times first."""
+    from service.network_comparing import NetworkComparison
+
+    if isinstance(result, NetworkComparison):
+        network_tables.print_networks(result)
+        return
     console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
     table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
@@ -296,7 +303,9 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "advise": print_advice,
     "scale": print_scaled,
     "explain": print_explained,
+    "ceilings": print_ceilings,
     **network_tables.PRINTERS,
+    **model_tables.PRINTERS,
     **collective_tables.PRINTERS,
 }
 """The printer of each command's result."""

@@ -30,7 +30,7 @@ class Questions:
     """What will be asked of a calibration, so that the very shapes are measured.
 
     Args:
-        models: what `oracle.loading.load_model` reads, each with its samples on one device or None.
+        models: what `service.models.find_model` reads, each with its samples on one device or None.
         strategies: what `oracle.strategies.choices.parse_strategy` reads, with all choices that a search would try
             where none is given; none takes serial for one device and data for more.
         devices: device counts.
@@ -183,7 +183,7 @@ class PredictRequest(Target):
     """Predict training steps from a stored calibration.
 
     Args:
-        models: what `oracle.loading.load_model` reads.
+        models: what `service.models.find_model` reads.
         strategy: what `oracle.strategies.choices.parse_strategy` reads; None takes serial for one device and data for
             more.
     """
@@ -202,7 +202,7 @@ class PlanRequest(Target):
     """Compare strategies for a model, or explain one.
 
     Args:
-        model: what `oracle.loading.load_model` reads.
+        model: what `service.models.find_model` reads.
         strategies: what `oracle.strategies.choices.parse_strategy` reads; none takes all, or the default one.
         rates: what the devices cost.
     """

@@ -10,7 +10,6 @@ from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
-from oracle.loading import load_model
 from oracle.projection import Projection
 from profiler.backends.base import open_backend
 from profiler.flags import meaning
@@ -18,6 +17,7 @@ from profiler.measurement import Measurement
 from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
+from service.models import find_model
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
 from service.staleness import changes
@@ -100,7 +100,7 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
     steps = []
     for index, (name, samples) in enumerate(request.models):
         progress(index, len(request.models), f"{name}, {samples} samples a step")
-        model = load_model(name)
+        model = find_model(name)
         projection = serial_projection(model, samples, timer)
         with sampling(backend) as sampler, sampler.window() as window:
             timed = time_steps(model, samples, request.execution, backend, settings).measurement

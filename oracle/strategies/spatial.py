@@ -14,14 +14,17 @@ tensor crosses over.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from oracle.errors import BadInput, OutOfRange
 from oracle.estimate import Ints
 from oracle.groups import Group
+from oracle.identity import Same
 from oracle.layer import Shape
-from oracle.model import INPUT, Node
+from oracle.model import INPUT, ModelGraph, Node
 from oracle.plan import Exchange, Job, Limit, Plan, Shares, StepPart, stage_of
 from oracle.sharding import backward_halo, forward_halo, shard, shard_node, spatial_ways
 from oracle.strategies.data import with_gradient_exchange
@@ -92,15 +95,20 @@ class Spatial:
 
     def _split(self, job: Job, grid: Shape) -> frozenset[str]:
         """The layers that are split: those that can be, read nothing replicated and come no later than the last."""
-        split = {INPUT}
-        for node in job.model.nodes:
-            tensors = (*node.layer.input_shapes, node.layer.output_shape)
-            in_space = all(len(shape) == len(job.model.sample_shape) for shape in tensors)
-            if in_space and _fits(spatial_ways(node.layer), grid) and split.issuperset(node.inputs):
-                split.add(node.name)
-            if node.name == self.last_split:
-                break
-        return frozenset(split - {INPUT})
+        return _splittable(Same((job.model,)), grid, self.last_split)
+
+
+@lru_cache(maxsize=256)
+def _splittable(model: Same[ModelGraph], grid: Shape, last_split: str | None) -> frozenset[str]:
+    split = {INPUT}
+    for node in model.items[0].nodes:
+        tensors = (*node.layer.input_shapes, node.layer.output_shape)
+        in_space = all(len(shape) == len(model.items[0].sample_shape) for shape in tensors)
+        if in_space and _fits(spatial_ways(node.layer), grid) and split.issuperset(node.inputs):
+            split.add(node.name)
+        if node.name == last_split:
+            break
+    return frozenset(split - {INPUT})
 
 
 def _fits(ways: Shape, grid: Shape) -> bool:
@@ -111,35 +119,48 @@ def _narrowest(nodes: tuple[Node, ...], grid: Shape) -> str | None:
     return next((node.name for node in nodes if not _fits(spatial_ways(node.layer), grid)), None)
 
 
+@dataclass(frozen=True)
+class _Rim:
+    """What a device gets from one side of a split axis, before or after a layer runs on its block."""
+
+    layer: str
+    part: StepPart
+    axis: int
+    items: int
+
+
 def _halos(job: Job, split: frozenset[str], grid: Shape) -> list[Exchange]:
-    exchanges = []
-    for node in job.model.nodes:
+    groups = [Group(ways, stride=math.prod(grid[axis + 1 :])) for axis, ways in enumerate(grid)]
+    item_bytes = job.global_batch * job.execution.item_bytes
+    return [
+        Exchange(groups[rim.axis].neighbours(job.cluster, item_bytes * rim.items), rim.part, rim.layer)
+        for rim in _rims(Same((job.model,)), split, grid)
+    ]
+
+
+@lru_cache(maxsize=256)
+def _rims(model: Same[ModelGraph], split: frozenset[str], grid: Shape) -> tuple[_Rim, ...]:
+    rims: list[_Rim] = []
+    for node in model.items[0].nodes:
         if node.name not in split:
             continue
         whole, block = node.layer, shard(node.layer, spatial=grid)
         forward = {axis: forward_halo(whole, axis) for axis, ways in enumerate(grid) if ways > 1}
         block_in = tuple(-(-extent // ways) for extent, ways in _along(whole.input_shapes[0][1:], grid))
-        exchanges += _rim(job, node, (whole.input_shapes[0][0], *block_in), forward, grid, StepPart.FORWARD)
-        if job.model.needs_data_gradient[node.name]:
+        rims += _sides(node.name, StepPart.FORWARD, (whole.input_shapes[0][0], *block_in), forward)
+        if model.items[0].needs_data_gradient[node.name]:
             backward = {axis: backward_halo(whole, axis) for axis, ways in enumerate(grid) if ways > 1}
-            exchanges += _rim(job, node, block.output_shape, backward, grid, StepPart.BACKWARD_DATA)
-    return exchanges
+            rims += _sides(node.name, StepPart.BACKWARD_DATA, block.output_shape, backward)
+    return tuple(rims)
 
 
-def _rim(
-    job: Job, node: Node, block: Shape, rows: dict[int, tuple[int, int]], grid: Shape, part: StepPart
-) -> list[Exchange]:
+def _sides(layer: str, part: StepPart, block: Shape, rows: dict[int, tuple[int, int]]) -> Iterator[_Rim]:
     """One message for each side of each split axis that needs rows."""
-    exchanges, extents = [], list(block)
+    extents = list(block)
     for axis, sides in rows.items():
         line = math.prod(extents) // extents[axis + 1]
-        group = Group(grid[axis], stride=math.prod(grid[axis + 1 :]))
-        for count in sides:
-            size_bytes = job.global_batch * job.execution.item_bytes * count * line
-            if count:
-                exchanges.append(Exchange(group.neighbours(job.cluster, size_bytes), part, node.name))
+        yield from (_Rim(layer, part, axis, count * line) for count in sides if count)
         extents[axis + 1] += sum(sides)
-    return exchanges
 
 
 def _along(extents: Shape, grid: Shape) -> list[tuple[int, int]]:

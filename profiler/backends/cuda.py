@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from oracle.errors import MissingDependency, NoDevice
+from oracle.execution import Execution
 from profiler.backends import cuda_events
 from profiler.backends.base import Kernel, Sample
 from profiler.backends.cuda_events import LONGEST_HOLD_S, EventPool, Hold, QueuedKernel
@@ -121,12 +123,14 @@ class GraphedKernel:
         self._rotation = Rotation(runs)
         self._device = device
         self._graphs: dict[int, tuple[Any, QueuedKernel]] = {}
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        here = torch.cuda.current_stream()
+        # The default stream cannot be captured, and autograd runs backward where forward ran, which must be here.
+        self._stream = device.side if here == torch.cuda.default_stream() else here
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
             for run in self._rotation.take(WARM_UPS_BEFORE_CAPTURE * len(runs)):
                 run()
-        torch.cuda.current_stream().wait_stream(side)
+        here.wait_stream(self._stream)
 
     def sample(self, inner: int) -> Sample:
         """One launch of `inner` calls, divided by them."""
@@ -137,7 +141,7 @@ class GraphedKernel:
 
     def _capture(self, inner: int) -> tuple[Any, QueuedKernel]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self._stream):
             for run in self._rotation.take(inner):
                 self._rotation.keep.append(run())
 
@@ -187,12 +191,23 @@ class Cuda(TorchDevice):
         """Closures timed by events in the current stream."""
         return GraphedKernel(runs, self) if graph else self.queued(runs)
 
-    def queued(self, runs: Sequence[Run]) -> QueuedKernel:
-        """Closures that the host launches one by one."""
-        return QueuedKernel(runs, self._pool, self._hold, time.perf_counter)
+    def stream_for(self, execution: Execution) -> AbstractContextManager[object]:
+        """A stream of its own for what will be captured."""
+        stream: AbstractContextManager[object] = torch.cuda.stream(self.side)
+        return stream if execution.graph else nullcontext()
 
     @cached_property
-    def _hold(self) -> Hold:
+    def side(self) -> Any:
+        """A stream that is not the default one."""
+        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def queued(self, runs: Sequence[Run]) -> QueuedKernel:
+        """Closures that the host launches one by one."""
+        return QueuedKernel(runs, self._pool, self.hold, time.perf_counter)
+
+    @cached_property
+    def hold(self) -> Hold:
+        """What keeps the stream back."""
         try:
             return FlagHold(self.torch_device)
         except MissingDependency:

@@ -20,13 +20,14 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle, islice
 from typing import ClassVar, Protocol
 
 import torch
 
 from oracle.errors import BadInput, OutOfMemory
+from oracle.execution import Execution
 from oracle.units import format_bytes
 from profiler.backends.base import Kernel
 from profiler.case import Case
@@ -72,10 +73,14 @@ class TorchDevice(ABC):
         work = case.call.layer.work(case.call.phase, case.call.samples, case.execution)
         # Operands and results once, and as much again for work space, reordered copies and the kept graph.
         self.must_fit(2 * work.bytes, f"a {case.call.layer.kind} layer's {case.call.phase}")
-        with switched(case.execution, self.name), torch_errors(self.device):
+        with switched(case.execution, self.name), torch_errors(self.device), self.stream_for(case.execution):
             builder = Builder(case.call, case.execution, self.torch_device)
             sets = 1 if case.execution.warm else sets_of_inputs(work.bytes, self.cold_bytes)
             yield self.kernel([micro(builder).run for _ in range(sets)], graph=case.execution.graph)
+
+    def stream_for(self, execution: Execution) -> AbstractContextManager[object]:
+        """Where a case's tensors are made and its kernels run: by default where everything does."""
+        return nullcontext()
 
     def must_fit(self, needed_bytes: float, what: str) -> None:
         """Refuse what does not fit before it is tried: a CPU's system would end the process.
@@ -168,8 +173,8 @@ def torch_errors(device: str) -> Iterator[None]:
         raise
 
 
-_NO_KERNEL = ("not implemented for", "not supported", "No available kernel", "No viable backend")
-"""How torch says that it cannot; the last two are of attention."""
+_NO_KERNEL = ("not implemented for", "not supported", "No available kernel", "No viable backend", "captur")
+"""How torch says that it cannot: in general, of an attention, and of what no CUDA graph can hold."""
 
 
 def _first_line(error: Exception) -> str:

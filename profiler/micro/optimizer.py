@@ -2,7 +2,7 @@
 
 Two steps go before, since the first one allocates the state (github.com/pytorch/pytorch/issues/97712). Weights,
 gradients and states are float32 under every precision policy. One call has the overhead of a whole `step()`, which a
-model's own step pays once for all its layers: the launch seconds of a fit hold it. `profiler.probes.updates` times
+model's own step pays once for all its layers: the launch seconds of a fit hold it. `profiler.ceilings.updates` times
 steps of many tensors, which tell the two apart.
 """
 

@@ -3,7 +3,7 @@
 `mma.sync` is the instruction of a warp that every architecture since Volta has, in the largest shape of each. On Hopper
 it reaches about two thirds of the tensor cores' peak, and on Blackwell less: their full rate needs instructions of four
 warps on operands in shared memory. Hopper's (`wgmma`) are here too; Blackwell's (`tcgen05`) are not, and a large
-product through cuBLAS is that device's ceiling in `profiler.ceilings_torch`.
+product through cuBLAS is that device's ceiling in `profiler.ceilings.products`.
 
 CHAINS accumulators per warp are independent, so that the latency of the units is hidden. Operands are normal random
 numbers, since zeros draw less power and clock higher (NVIDIA/cutlass#2004).

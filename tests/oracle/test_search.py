@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from oracle.estimate import DRAWS
+from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import Linear, Loss
 from oracle.links import LinkTimer
@@ -20,6 +21,9 @@ from oracle.predictor import Predictor
 from oracle.pricing import IdealTimer, LayerCall, Method, Prices
 from oracle.search import Option, grids, pareto, rank, variants
 from oracle.strategies import STRATEGIES, strategy
+from oracle.strategies.choices import parse_strategy
+from oracle.strategies.data import Data
+from oracle.strategies.hybrid import Hybrid
 from oracle.windows import Conv
 
 NODES = Cluster("nodes", "any", (Tier("node", Link(1e-6, 1e10), 4), Tier("all", Link(1e-5, 1e9))))
@@ -88,6 +92,67 @@ def test_what_does_not_fit_is_refused_with_the_batch_that_does() -> None:
     (refusal,) = ranking.refused
     assert "does not fit" in refusal.reason
     assert "the largest global batch that fits is" in refusal.reason
+
+
+def with_room_for(share: float, what: Job, name: str) -> Job:
+    """The job on devices with a share of the memory that the strategy's default needs."""
+    memory = PREDICTOR.project(what, strategy(name)).memory
+    assert memory is not None
+    return replace(what, cluster=replace(what.cluster, memory_bytes=share * memory.total_bytes))
+
+
+def test_gradients_are_accumulated_in_the_fewest_passes_that_fit() -> None:
+    tight = with_room_for(0.6, job(4, 4096), "data")
+    (option,) = rank(PREDICTOR, tight, ["data"]).options
+    assert option.projection.feasible
+    assert isinstance(option.strategy, Data)
+    assert option.strategy.accumulation == 2
+    assert parse_strategy(option.label) == option.strategy
+
+
+def test_groups_accumulate_as_devices_do() -> None:
+    ranking = rank(PREDICTOR, with_room_for(0.2, job(4, 4096), "data+filter"), ["data+filter"])
+    assert any(isinstance(o.strategy, Hybrid) and o.strategy.outer.accumulation > 1 for o in ranking.tried)
+
+
+def test_activations_are_computed_again_where_nothing_is_accumulated() -> None:
+    build = GraphBuilder("deep", (64,))
+    for index in range(16):
+        build.add(f"fc{index}", Linear(64, 64))
+    build.add("loss", Loss("cross_entropy", (64,)))
+    what = replace(job(4, 4096), model=build.graph())
+    (option,) = rank(PREDICTOR, with_room_for(0.7, what, "filter"), ["filter"]).options
+    assert option.recomputed_segments == 4  # the root of 17 layers
+    assert option.projection.feasible
+    assert step_s(option) > step_s(rank(PREDICTOR, what, ["filter"]).options[0])
+
+
+def test_where_a_variant_fits_nothing_is_saved() -> None:
+    for option in rank(PREDICTOR, with_room_for(1.01, job(4, 4096), "data"), ["data"]).tried:
+        assert "accumulation" not in option.label
+        assert not option.recomputed_segments
+
+
+@pytest.mark.parametrize(
+    ("name", "recompute", "says"),
+    [
+        ("data", 0, "recomputation and accumulation do not help"),
+        ("filter", 0, "recomputation does not help"),
+        ("data", 2, "accumulation does not help"),
+        ("filter", 2, "fits is"),
+    ],
+)
+def test_what_cannot_be_saved_is_said(name: str, recompute: int, says: str) -> None:
+    tight = replace(job(4, 1024), execution=Execution(recomputed_segments=recompute))
+    tight = replace(tight, cluster=replace(tight.cluster, memory_bytes=150_000.0))
+    (refusal,) = rank(PREDICTOR, tight, [name]).refused
+    assert says in refusal.reason
+    assert refusal.reason.count("help") == ("help" in says)
+
+
+def test_of_equal_options_the_front_keeps_the_first() -> None:
+    ranking = rank(PREDICTOR, job(1))
+    assert pareto(ranking.tried)[0].label == "serial"
 
 
 def test_a_tie_is_a_difference_that_straddles_zero() -> None:

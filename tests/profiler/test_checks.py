@@ -88,6 +88,8 @@ SPOILED = [
     (DeviceState(processes=(7, 8, 9)), [("warn", "2 other processes on it")]),
     (DeviceState(processes=(8,)), [("warn", "1 other process on it")]),
     (DeviceState(utilization=0.6), [("refuse", "it is busy 60% of the time with the kernels of others")]),
+    (DeviceState(utilization=0.1), [("warn", "it is busy 10% of the time with the kernels of others")]),
+    (DeviceState(utilization=0.02), []),
     (
         DeviceState(processes=(), used_memory_bytes=8.0 * 2**30, total_memory_bytes=16.0 * 2**30),
         [("warn", "8 GiB of its memory are held by processes that cannot be seen")],

@@ -19,6 +19,7 @@ from profiler.backends.base import Backend, Kernel, Sample, open_backend
 from profiler.case import Case, call_from_case
 from profiler.measurement import Environment, Measurement
 from profiler.run import (
+    ANCHOR_PAUSES,
     BLOCK,
     LEAST_ROUND,
     Planned,
@@ -233,7 +234,7 @@ def test_the_cpu_is_measured_in_every_phase() -> None:
     pytest.importorskip("torch")
     taken: list[Measurement] = []
     cases = [linear(16, phase) for phase in Phase]
-    summary = measure_all(cases, open_backend("cpu"), taken.append, settings(10.0, max_visits=1))
+    summary = measure_all(cases, open_backend("cpu"), taken.append, settings(300.0, max_visits=1))
     assert summary.measured == 4
     for measurement in taken:
         assert 0 < measurement.median_s < 1
@@ -309,7 +310,7 @@ def test_a_visit_of_fewer_samples_is_dropped_and_said(clock: Clockwork) -> None:
 def test_anchors_come_first_last_and_every_few_seconds(clock: Clockwork) -> None:
     taken: list[Measurement] = []
     cases = [linear(20_000 + number) for number in range(30)]  # about 0.2 s a visit
-    how = RunSettings("run-1", 60.0, max_visits=1, anchors=(linear(5_000), linear(7_000)), anchor_every_s=1.0)
+    how = RunSettings("run-1", 60.0, max_visits=1, anchors=(linear(500), linear(700)), anchor_every_s=1.0)
     measure_all(cases, clock, taken.append, how)
     anchors = [index for index, m in enumerate(taken) if ANCHOR in m.flags]
     assert anchors[:2] == [0, 1]
@@ -317,6 +318,15 @@ def test_anchors_come_first_last_and_every_few_seconds(clock: Clockwork) -> None
     # 30 visits of about 0.2 s are 6 s: about five moments in between.
     assert 4 * 2 <= len(anchors) - 4 <= 7 * 2
     assert len(taken) - len(anchors) == 30
+
+
+def test_anchors_that_take_long_are_visited_less_often(clock: Clockwork) -> None:
+    # Visits and anchors take about 0.2 s each: at most one in ANCHOR_PAUSES + 1 visits in between is of the anchor.
+    taken: list[Measurement] = []
+    cases = [linear(20_000 + number) for number in range(40)]
+    how = RunSettings("run-1", 60.0, max_visits=1, anchors=(linear(20_000),), anchor_every_s=0.0)
+    measure_all(cases, clock, taken.append, how)
+    assert sum(ANCHOR in m.flags for m in taken) <= 2 + 40 // (ANCHOR_PAUSES - 3)
 
 
 def test_an_anchor_that_the_device_refuses_is_let_go() -> None:

@@ -124,6 +124,20 @@ def test_recomputation_takes_time_and_saves_memory(stepgauge: Stepgauge, store: 
     assert again["step_s"]["middle"] > plain["step_s"]["middle"]
 
 
+def test_advice_saves_memory_and_says_how(stepgauge: Stepgauge, store: Path) -> None:
+    tight = ("resnet50", "--batch-per-device", 32, "--devices", 4, "--link", "9us,1GB/s", "--memory", "1.5GiB")
+    advice = read(stepgauge("advise", *tight, "--strategy", "data", "--strategy", "zero", "--json", "--db", store))
+    rows = {row["projection"]["strategy"]: row for row in advice["ranked"]}
+    assert "accumulation=" in rows["data"]["label"] or rows["data"]["projection"]["execution"]["recomputed_segments"]
+    assert rows["zero"]["projection"]["execution"]["recomputed_segments"] == 13  # the root of 176 layers
+    text = " ".join(stepgauge("advise", *tight, "--strategy", "zero", "--db", store).out.split())
+    assert "zero,stage=3 --recompute 13" in text or "zero --recompute 13" in text
+    assert "fits by recomputing activations" in text
+    # What a row says, read back.
+    again = ("--strategy", rows["zero"]["label"], "--recompute", 13, "--json", "--db", store)
+    assert read(stepgauge("explain", *tight, *again))["projection"]["step_s"] == rows["zero"]["projection"]["step_s"]
+
+
 def test_the_reference_cluster_is_read(stepgauge: Stepgauge, store: Path) -> None:
     explained = read(
         stepgauge("explain", "resnet50", "--devices", 64, "--batch-per-device", 64, "--cluster", ABCI, "--json",
