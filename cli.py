@@ -119,19 +119,28 @@ def show(
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Show one calibration: constants, intervals, errors."""
-    from service.catalogue import show_calibration
+    """Show one calibration: constants, intervals, errors.
 
-    if not kernels and (question is not None or plot is not None):
-        raise BadInput("--for and --plot belong to --kernels")
+    --plot draws a network (bus bandwidth against size, measured and fitted) or, with --kernels, its families.
+    """
+    from service.catalogue import show_calibration
+    from service.plotting import PLOTS, check_plot
+
+    if question is not None and not kernels:
+        raise BadInput("--for belongs to --kernels")
     if kernels:
         from service.kernel_tables import show_and_plot_kernels
 
         with open_store(db) as store:
             show_result("show", show_and_plot_kernels(store, name, question, plot), json)
         return
+    if plot is not None:
+        check_plot(plot)
     with open_store(db) as store:
-        show_result("show", show_calibration(store, name, collectives), json)
+        shown = show_calibration(store, name, collectives)
+    if plot is not None:
+        PLOTS["show"](shown, plot)
+    show_result("show", shown, json)
 
 
 @app.command()

@@ -27,7 +27,8 @@ from profiler.collectives.collected import Collected, collect
 from profiler.collectives.measure import CollectiveSummary, measure_collectives
 from profiler.collectives.places import place_from_launcher
 from profiler.collectives.records import Unavailable, rank_files
-from profiler.collectives.settings import PLACES, CollectiveSettings
+from profiler.collectives.settings import PLACES, SPACINGS, CollectiveSettings
+from profiler.measurement import Measurement
 from service.collective_rows import JOB_KEYS, CollectiveRow, rows_of
 from service.fitting import FitRequest, fit_stored
 from service.hosts import host_key, remember_hosts
@@ -55,6 +56,9 @@ class CollectivesRequest:
         dtypes: data types of the items.
         only: collectives; empty takes all.
         concurrent: measure groups also all at once.
+        spacing: what lies between calls; empty for back to back alone.
+        beside: kernels beside which collectives are measured as well.
+        cupy: measure on the same devices through CuPy as well, which says what torch.distributed adds.
         resume: go on with what is in the files.
         quick: fewer sizes in less time.
         seed: of the order.
@@ -70,6 +74,9 @@ class CollectivesRequest:
     dtypes: tuple[str, ...] = ("fp32",)
     only: tuple[str, ...] = ()
     concurrent: bool = False
+    spacing: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    cupy: bool = False
     resume: bool = False
     quick: bool = False
     seed: int = 0
@@ -79,6 +86,8 @@ class CollectivesRequest:
     def __post_init__(self) -> None:
         if self.budget_s is not None and not self.budget_s > 0:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        if self.cupy and self.device != "cuda":
+            raise BadInput(f"--cupy measures NCCL on GPUs: it goes with --device cuda, not {self.device}")
         if self.name is not None:
             checked_text("name", self.name)
 
@@ -101,6 +110,8 @@ class CollectivesRequest:
             dtypes=self.dtypes,
             groups=self.groups or groups,
             concurrent=self.concurrent,
+            spacings=self.spacing or SPACINGS[:1],
+            beside=self.beside,
             seed=self.seed,
             resume=self.resume,
             host_key=key,
@@ -210,6 +221,8 @@ def measure_here(
     settings = request.settings(request.folder or _own_folder(request), host_key(), ("all",))
     summary = measure_collectives(settings, lambda measurement: None, progress, remember_hosts)
     found = collect(summary.files)
+    if request.cupy:
+        found = replace(found, measurements=(*found.measurements, *_through_cupy(settings, summary.run_id, progress)))
     runs = _stored(store, found)
     if not runs:
         raise BadInput(f"nothing could be measured within {settings.budget_s:g} s; give a longer --budget")
@@ -219,6 +232,14 @@ def measure_here(
         network = fit_runs(store, [run.run for run in runs], name)
     folder = settings.folder if request.folder else _kept(settings.folder, runs[-1].run)
     return CollectivesResult(folder, summary, rows_of(found.measurements, network), store.location, network)
+
+
+def _through_cupy(settings: CollectiveSettings, run_id: str, progress: Progress) -> list[Measurement]:
+    from profiler.collectives.cupy_nccl import measure_cupy
+
+    found: list[Measurement] = []
+    measure_cupy(replace(settings, run_id=run_id), found.append, progress)
+    return found
 
 
 def take_part(request: CollectivesRequest, progress: Progress = silent) -> CollectivesResult:
@@ -232,6 +253,8 @@ def take_part(request: CollectivesRequest, progress: Progress = silent) -> Colle
         raise BadInput("under a launcher say where each rank keeps its file: --folder DIR, the same for all")
     if request.ranks is not None:
         raise BadInput("under a launcher its own ranks are used; leave --ranks out")
+    if request.cupy:
+        raise BadInput("CuPy drives the GPUs of one machine from one process; measure it there without a launcher")
     settings = request.settings(request.folder, host_key(), ("all", "node", "across"))
     summary = measure_collectives(settings, lambda measurement: None, progress, remember_hosts)
     return CollectivesResult(request.folder, summary)
@@ -274,7 +297,7 @@ def check_free(store: Store, name: str) -> None:
 
 def fit_runs(store: Store, runs: Sequence[str], name: str) -> LinkCalibration | None:
     """Fit a network from runs of collectives and store it."""
-    request = FitRequest(tuple(runs), name, where=("micro=collective",), job_keys=JOB_KEYS)
+    request = FitRequest(tuple(runs), name, job_keys=JOB_KEYS)
     return fit_stored(store, request).network
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from calibration.link_sources import bus_factor, key_of, label
 from calibration.link_values import CurveKey, LinkCalibration
 from profiler.collectives.collected import differences
+from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.measurement import Measurement
 
 JOB_KEYS = ("node_set", "nodes", "world_ranks")
@@ -24,6 +25,7 @@ class CollectiveRow:
     Args:
         collective, ranks, nodes, dtype: of the curve; nodes are 0 where unknown.
         concurrent: groups that did it at once.
+        form: how it was called, such as `pattern=one_way`; empty for plain calls back to back.
         environment: what the rows differ in beside that; empty where they share it.
         sizes: different sizes that were measured, visits: how often all together.
         latency_s: median time of the smallest message.
@@ -37,6 +39,7 @@ class CollectiveRow:
     nodes: int
     dtype: str
     concurrent: int
+    form: str
     environment: str
     sizes: int
     visits: int
@@ -54,11 +57,13 @@ def rows_of(measurements: Sequence[Measurement], network: LinkCalibration | None
     """One row for each curve.
 
     Args:
-        measurements: of collectives.
+        measurements: of collectives; those beside kernels have no row, the network says their factors.
         network: that was fitted to them, if any.
     """
     curves: dict[tuple[CurveKey, int], list[Measurement]] = defaultdict(list)
     for measurement in measurements:
+        if measurement.micro == OVERLAP:
+            continue
         curves[(key_of(measurement, JOB_KEYS), int(measurement.case.get("concurrent", 1)))].append(measurement)
     differing = differences(measurement.environment for measurement in measurements)
     errors = {} if network is None else {curve.key: curve.held_out_error for curve in network.curves}
@@ -80,6 +85,7 @@ def _row(
         nodes=key.nodes,
         dtype=key.dtype,
         concurrent=concurrent,
+        form=key.form,
         environment=label({name: identity[name] for name in differing if name in identity}),
         sizes=len(times),
         visits=len(own),

@@ -62,8 +62,9 @@ def _print_rows(out: Console, rows: Sequence[CollectiveRow]) -> None:
     shown = table("", *columns, ">held-out error", ">stragglers", *(("environment",) if apart else ()))
     for row in rows:
         company = f", {row.concurrent} groups at once" if row.concurrent > 1 else ""
+        form = f", {row.form}" if row.form else ""
         cells = [
-            f"{row.collective}{company}",
+            escape(f"{row.collective}{form}{company}"),
             str(row.ranks),
             str(row.nodes or "?"),
             row.dtype,

@@ -11,9 +11,11 @@ from service.console import execution_of, open_store, progress_bar, show
 from service.options import (
     Batch,
     BatchPerDevice,
+    Beside,
     Budget,
     Collectives,
     Concurrent,
+    Cupy,
     Db,
     Device,
     Devices,
@@ -35,6 +37,7 @@ from service.options import (
     Resume,
     RunId,
     Seed,
+    Spacing,
 )
 
 
@@ -63,13 +66,22 @@ def calibrate(
     dtypes: Dtypes = None,
     only: Only = None,
     concurrent: Concurrent = False,
+    spacing: Spacing = None,
+    beside: Beside = None,
+    cupy: Cupy = False,
     folder: Folder = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Measure this machine, fit its constants, store both."""
-    theirs: dict[str, Any] = {"ranks": ranks, "largest": largest, "concurrent": concurrent, "folder": folder}
-    lists = {"groups": groups, "dtypes": dtypes, "only": only}
+    theirs: dict[str, Any] = {
+        "ranks": ranks,
+        "largest": largest,
+        "concurrent": concurrent,
+        "folder": folder,
+        "cupy": cupy,
+    }
+    lists = {"groups": groups, "dtypes": dtypes, "only": only, "spacing": spacing, "beside": beside}
     kernels = {"for": for_, "strategies": strategies, "batch": batch, "batch-per-device": batch_per_device, "run": run}
     refuse_strangers(collectives, theirs | lists, kernels)
     if collectives:
@@ -124,13 +136,22 @@ def measure(
     dtypes: Dtypes = None,
     only: Only = None,
     concurrent: Concurrent = False,
+    spacing: Spacing = None,
+    beside: Beside = None,
+    cupy: Cupy = False,
     folder: Folder = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
     """Measure this machine and store it; fit later."""
-    theirs: dict[str, Any] = {"ranks": ranks, "largest": largest, "concurrent": concurrent, "folder": folder}
-    lists = {"groups": groups, "dtypes": dtypes, "only": only}
+    theirs: dict[str, Any] = {
+        "ranks": ranks,
+        "largest": largest,
+        "concurrent": concurrent,
+        "folder": folder,
+        "cupy": cupy,
+    }
+    lists = {"groups": groups, "dtypes": dtypes, "only": only, "spacing": spacing, "beside": beside}
     kernels = {"for": for_, "strategies": strategies, "batch": batch, "batch-per-device": batch_per_device, "run": run}
     refuse_strangers(collectives, theirs | lists, kernels)
     if collectives:

@@ -46,7 +46,7 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the new calibration.")],
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only measurements that say so: device=..., flag=calib; repeatable."),
+        typer.Option(metavar="KEY=VALUE", help="Only such: device=A100, flag=calib, ranks<=32; repeatable."),
     ] = None,
     job: Annotated[
         list[str] | None,
@@ -80,7 +80,7 @@ def price(
         Path | None, typer.Option(metavar="FILE", help="Write the rows with predicted_s, lo_s, hi_s, method.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows that say so; repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such rows: tag=a, nranks<=32; repeatable.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN,...", help="Groups of the scores. Default: collective, or op.")

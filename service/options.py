@@ -141,6 +141,23 @@ Only = Annotated[
     str | None, typer.Option("--only", metavar="NAME,...", help="Such as all_reduce,p2p. Default: every collective.")
 ]
 Concurrent = Annotated[bool, typer.Option("--concurrent", help="Measure groups also all at once: contention.")]
+Spacing = Annotated[
+    str | None,
+    typer.Option(
+        "--spacing",
+        metavar="NAME,...",
+        help="Between calls: back_to_back, pause (1 ms), compute. Default: back_to_back.",
+    ),
+]
+Cupy = Annotated[bool, typer.Option("--cupy", help="Also through CuPy, GPUs of this machine: what torch adds.")]
+Beside = Annotated[
+    str | None,
+    typer.Option(
+        "--beside",
+        metavar="NAME,...",
+        help="Also while kernels run, and what each costs the other: matmul, conv2d, copy.",
+    ),
+]
 Folder = Annotated[
     Path | None,
     typer.Option(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.comparing import CompareResult
     from service.kernel_view import ShownKernels
     from service.measuring import MeasureResult
+    from service.network_comparing import NetworkComparison
     from service.predicting import PredictResult
     from service.validating import ValidateResult
 
@@ -248,8 +249,13 @@ def print_validated(result: ValidateResult) -> None:
     _notes(console, result.notes)
 
 
-def print_compared(result: CompareResult) -> None:
-    """Constants with their ratio, then predicted steps."""
+def print_compared(result: CompareResult | NetworkComparison) -> None:
+    """Constants with their ratio, then predicted steps; of two networks their times first."""
+    from service.network_comparing import NetworkComparison
+
+    if isinstance(result, NetworkComparison):
+        network_tables.print_networks(result)
+        return
     console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
     table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")

@@ -45,6 +45,10 @@ WORDS = frozenset(
     ]
 )
 
+_KERNEL = r"(matmul|conv2d|copy) [\dx]+"
+_FORM = re.compile(rf"(pattern|spacing|api)=(one_way|one_way_window|exchange|ring|cupy|pause [\d.]+ ms|{_KERNEL})")
+"""How a collective was called, in our own words, which tell no site."""
+
 _VERSION = re.compile(r"(Linux )?\d+(\.\d+){0,2}(\+cpu|\+cu\d+|\+rocm[\d.]+|-Product)?")
 _SETTING = re.compile(r"(?:^|, )([A-Za-z_]\w*)=")
 _LEFT_OUT = (
@@ -106,6 +110,19 @@ class Redaction:
             return self.digest(text)
         return label(dict(self.setting(name, value) for name, value in pairs))
 
+    def form(self, text: str) -> str:
+        """How a collective was called, as it is where it is in our own words.
+
+        >>> Redaction(b"k").form("pattern=one_way, spacing=pause 1 ms")
+        'pattern=one_way, spacing=pause 1 ms'
+        """
+        ours = all(_FORM.fullmatch(part) for part in text.split(", "))
+        return text if ours or not text else self.digest(text)
+
+    def kernel(self, text: str) -> str:
+        """What ran beside a collective, as it is where it is one of our own kernels."""
+        return text if re.fullmatch(_KERNEL, text) else self.digest(text)
+
     def plain(self, values: Mapping[str, str]) -> dict[str, str]:
         """The entries of an environment that stay as they are."""
         return {name: value for name, value in values.items() if self.setting(name, value) == (name, value)}
@@ -143,13 +160,22 @@ def redacted_network(network: LinkCalibration, how: Redaction) -> LinkCalibratio
         name=how.name_of(network.name),
         fabric=", ".join([device, *map(how.digest, others)]),
         curves=tuple(_curve(curve, how) for curve in network.curves),
-        laws=tuple(replace(law, environment=how.settings(law.environment)) for law in network.laws),
+        laws=tuple(
+            replace(law, environment=how.settings(law.environment), form=how.form(law.form)) for law in network.laws
+        ),
+        overlap=tuple(
+            replace(item, environment=how.settings(item.environment), kernel=how.kernel(item.kernel))
+            for item in network.overlap
+        ),
+        overheads=tuple(replace(item, environment=how.settings(item.environment)) for item in network.overheads),
         notes=(_LEFT_OUT.format(count=len(network.notes)),),
     )
 
 
 def _curve(curve: LinkCurve, how: Redaction) -> LinkCurve:
-    key: CurveKey = replace(curve.key, environment=how.settings(curve.key.environment), job=how.settings(curve.key.job))
+    own = curve.key
+    environment, job = how.settings(own.environment), how.settings(own.job)
+    key: CurveKey = replace(own, environment=environment, job=job, form=how.form(own.form))
     pieces = tuple(_piece(piece, how) for piece in curve.pieces)
     return replace(curve, key=key, alpha_beta=_piece(curve.alpha_beta, how), pieces=pieces)
 

@@ -52,7 +52,7 @@ class PriceRequest:
         network: of a network, for collectives.
         environment: of the network, for rows that name none.
         out: where to write the rows with their prices, or None.
-        where: `COLUMN=VALUE`; only such rows are priced.
+        where: `COLUMN=VALUE`, `COLUMN<=NUMBER`...; only such rows are priced.
         by: columns that make the groups of the scores; empty for collective or op.
     """
 

@@ -11,6 +11,7 @@ from profiler.collectives.settings import CollectiveSettings
 from profiler.environment import read_environment
 from profiler.importers.base import host_digest
 from profiler.measurement import Environment
+from profiler.topology import node_topology
 
 COLLECTIVE_VARIABLES = (
     "GLOO_SOCKET_IFNAME",
@@ -78,7 +79,8 @@ def collective_environment(settings: CollectiveSettings, place: RankPlace, hosts
         identity["nccl"] = _nccl_version()
     identity |= {name: os.environ[name] for name in COLLECTIVE_VARIABLES if name in os.environ}
     state = {**environment.state, "host": hosts[place.rank]}  # under the user's key, not a plain hash of its name
-    return replace(environment, identity=identity, state=state)
+    read = replace(environment, identity=identity, state=state)
+    return node_topology().added_to(read) if settings.device == "cuda" else read
 
 
 def _device_index(settings: CollectiveSettings, place: RankPlace) -> int:

@@ -108,8 +108,8 @@ def groups_of(kind: str, hosts: Sequence[str]) -> list[tuple[int, ...]]:
 
     >>> groups_of("node", ["a", "a", "b", "b"]), groups_of("across", ["a", "a", "b", "b"])
     ([(0, 1), (2, 3)], [(0, 2), (1, 3)])
-    >>> groups_of("across", ["a", "a"]), groups_of("first:2", ["a", "a", "a"])
-    ([], [(0, 1)])
+    >>> groups_of("across", ["a", "a"]), groups_of("first:2", ["a", "a", "a"]), groups_of("first:2", ["a"] * 4)
+    ([], [(0, 1)], [(0, 1), (2, 3)])
     """
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, host in enumerate(hosts):
@@ -121,5 +121,11 @@ def groups_of(kind: str, hosts: Sequence[str]) -> list[tuple[int, ...]]:
         found = [tuple(ranks) for ranks in zip(*nodes, strict=False)]
     else:
         count = int(kind[6:]) if kind.startswith("first:") else len(hosts)
-        found = [tuple(range(count))] if count <= len(hosts) else []
+        starts = range(0, len(hosts) - count + 1, max(1, count))
+        found = [tuple(range(start, start + count)) for start in starts]
+        found = [ranks for ranks in found if _nodes(ranks, hosts) == _nodes(found[0], hosts)]
     return [ranks for ranks in found if len(ranks) > 1 and len(ranks) == len(found[0])]
+
+
+def _nodes(ranks: Sequence[int], hosts: Sequence[str]) -> int:
+    return len({hosts[rank] for rank in ranks})

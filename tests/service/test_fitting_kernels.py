@@ -144,6 +144,22 @@ def test_contradicting_duplicates_are_said(fit: Callable[..., Any]) -> None:
     assert "4 of 40 cases were measured with times up to a factor of 3 apart; their medians are used" in notes
 
 
+def test_rows_of_one_device_under_the_name_of_another_are_said(fit: Callable[..., Any]) -> None:
+    assert fit("v100", rows("V100", 120, 1)).code == 0
+    again = json.loads(fit("again", rows("V100", 30, 5)).out)["notes"]
+    assert not any("'v100'" in note for note in again)
+    slower = json.loads(fit("slower", rows("V100", 30, 6, speed=0.6)).out)["notes"]
+    assert any("times over those of" in note and "linear.forward 1.6" in note for note in slower)
+    # Another device's balance: times without order beside the known ones.
+    rng = np.random.default_rng(7)
+    foreign = [
+        f"{line.rpartition(',')[0]},{float(line.rpartition(',')[2]) * factor:.6g}"
+        for line, factor in zip(rows("V100", 30, 8), np.exp(rng.normal(0, 0.8, 30)).tolist(), strict=True)
+    ]
+    notes = json.loads(fit("foreign", foreign).out)["notes"]
+    assert any("linear.forward behave unlike" in note for note in notes)
+
+
 def test_rows_of_another_device_are_not_priced(fit: Callable[..., Any], stepgauge: Stepgauge, tmp_path: Path) -> None:
     assert fit("v100", rows("V100", 20, 1)).code == 0
     (tmp_path / "ask.csv").write_text("\n".join([HEAD, *rows("A100", 3, 2)]) + "\n")

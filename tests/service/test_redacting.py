@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.link_rows import LinkRow
-from calibration.link_values import CurveKey, LinkCalibration
+from calibration.link_values import CurveKey, LinkCalibration, Measured, Overlap
 from calibration.links import fit_links
 from db.store import Store
 from oracle.constants import Calibration
@@ -30,6 +30,20 @@ def _network(environment: str, job: str = "", label: str = "") -> LinkCalibratio
     return fit_links(rows, f"{SITE} network", f"Some GPU, {SITE}, {NODE}")
 
 
+def _overlaps(environment: str) -> tuple[Overlap, ...]:
+    factor = Measured(1.2, 1.1, 1.3, 9)
+    kernels = ("matmul 256", f"{SITE} kernel")
+    return tuple(Overlap("all_reduce", 4, 2, environment, kernel, factor, factor) for kernel in kernels)
+
+
+def test_what_is_in_our_own_words_stays() -> None:
+    ours = "pattern=ring, spacing=conv2d 1x32x28x28"
+    assert HOW.form(ours) == ours
+    assert HOW.form("api=cupy") == "api=cupy"
+    assert HOW.kernel("copy 2097152") == "copy 2097152"
+    assert SITE.lower() not in HOW.form(f"pattern={SITE.lower()}")
+
+
 def test_a_planted_name_is_nowhere_in_a_redacted_network(
     stepgauge: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +52,7 @@ def test_a_planted_name_is_nowhere_in_a_redacted_network(
         f"NCCL_SOCKET_IFNAME={NODE}, NCCL_TOPO_FILE=/home/{SECRET}/x.xml, nccl=2.21.5, owner={SITE}, tag={NODE}"
     )
     known = _network(environment, f"node_set={NODE}, world_ranks=4", f"RING/{SECRET}")
-    known = replace(known, notes=(f"measured on {NODE}",))
+    known = replace(known, notes=(f"measured on {NODE}",), overlap=_overlaps(environment))
     db = tmp_path / "store.sqlite"
     with Store.open(str(db)) as store:
         store.add_network(stored_form(known, "2026-01-02T03:04:05+00:00"), [])
