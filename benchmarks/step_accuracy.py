@@ -38,7 +38,7 @@ from profiler.measurement import Measurement
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
 from service.measuring import measure_device
-from service.models import find_model
+from service.models import find_model, find_question
 from service.predicting import feasible_step, serial_projection
 from service.requests import MeasureRequest, Questions
 
@@ -100,7 +100,8 @@ class Row:
 def time_point(net: str, batch: int, steps: int) -> None:
     """Time steps in this process and print them as JSON."""
     rule = StoppingRule(target=0.0, min_samples=steps, max_samples=steps)
-    timed = time_steps(find_model(net), batch, Execution(), open_backend("cpu"), StepSettings("steps", rule))
+    question, settings = find_question(net, batch), StepSettings("steps", rule)
+    timed = time_steps(question.graph, batch, Execution(), open_backend("cpu"), settings, question.make)
     taken_at, seconds = timed.measurement.taken_at, timed.measurement.device_s
     print(json.dumps({"taken_at": taken_at, "seconds": seconds}))
 

@@ -21,6 +21,7 @@ FLAGS: Mapping[str, str] = {
     "power-capped": "the power limit held the clock down",
     "clocks-set": "a setting held the clock down",
     "unwatched": "the driver does not say whether something held the clock down",
+    "in-situ": "taken inside real training steps",
     "stolen": "the hypervisor gave a part of the time to other machines",
 }
 """Flag -> what is so of the measurements that carry it."""

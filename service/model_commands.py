@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.console import show
-from service.options import Json
+from service.console import execution_of, open_store, progress_bar, show
+from service.options import CalibrationName, Db, Json, MemoryFormat, Optimizer, Precision, RealDevice
 
 Inputs = Annotated[
     list[str] | None,
@@ -46,5 +47,44 @@ def trace(
     show("trace", trace_model(TraceRequest(factory, tuple(inputs or ()), batch, out, name)), json)
 
 
-MODEL_COMMANDS = (trace,)
+def profile(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL:BATCH...", help="Such as resnet50:8, net.json:4 or nets.py:mine:16.")
+    ],
+    calibration: CalibrationName = None,
+    name: Annotated[
+        str | None, typer.Option(help="Make a new calibration of this name, in which these models' layers are in situ.")
+    ] = None,
+    device: RealDevice = "cpu",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="How long to measure each model.")] = "30s",
+    all_layers: Annotated[bool, typer.Option("--all", help="Every layer, not only the longest.")] = False,
+    precision: Precision = "fp32",
+    memory_format: MemoryFormat = "channels_first",
+    optimizer: Optimizer = "sgd_momentum",
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Time every layer inside real training steps.
+
+    Prints the layers beside the whole step and stores them; with --name they become a calibration that predicts other
+    batches of these models.
+    """
+    from oracle.units import parse_seconds
+    from service.profiling import profile as use_case
+    from service.requests import ProfileRequest, parse_model
+
+    request = ProfileRequest(
+        models=tuple(parse_model(text) for text in models),
+        calibration=calibration,
+        name=name,
+        device=device,
+        budget_s=parse_seconds(budget),
+        execution=execution_of(precision, memory_format, optimizer),
+    )
+    with open_store(db) as store, progress_bar() as progress:
+        result = use_case(store, request, progress)
+    show("profile", replace(result, all_layers=all_layers), json)
+
+
+MODEL_COMMANDS = (trace, profile)
 """The commands of this file."""

@@ -236,6 +236,36 @@ class ValidateRequest:
             raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
 
 
+@dataclass(frozen=True)
+class ProfileRequest:
+    """Time the layers of models inside real steps.
+
+    Args:
+        models: names and the samples of one step; without samples a factory's own example inputs are taken.
+        calibration: what a new one is made from; None takes the newest where a name is given.
+        name: of the new calibration; None makes none.
+        device: the kind of device that they run on.
+        budget_s: seconds of measuring for each model, after warm-up.
+    """
+
+    models: tuple[tuple[str, int | None], ...]
+    calibration: str | None = None
+    name: str | None = None
+    device: str = "cpu"
+    budget_s: float = 30.0
+    execution: Execution = field(default_factory=Execution)
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise BadInput("name at least one model with its batch, such as resnet50:8")
+        if not self.budget_s > 0:
+            raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        if self.name is not None:
+            checked_text("name", self.name)
+        elif self.calibration is not None:
+            raise BadInput("--calibration says what a new calibration is made from; give it a --name")
+
+
 def parse_devices(text: str) -> tuple[int, ...]:
     """Read `1,2,4`, or `1..1024` for the first number, twice that, and so on up to the last.
 

@@ -17,7 +17,7 @@ from profiler.measurement import Measurement
 from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
-from service.models import find_model
+from service.models import find_question
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
 from service.staleness import changes
@@ -100,11 +100,11 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
     steps = []
     for index, (name, samples) in enumerate(request.models):
         progress(index, len(request.models), f"{name}, {samples} samples a step")
-        model = find_model(name)
-        projection = serial_projection(model, samples, timer)
+        question = find_question(name, samples)
+        projection = serial_projection(question.graph, samples, timer)
         with sampling(backend) as sampler, sampler.window() as window:
-            timed = time_steps(model, samples, request.execution, backend, settings).measurement
-        measurement = window.summary.added_to(timed)
+            timed = time_steps(question.graph, samples, request.execution, backend, settings, question.make)
+        measurement = window.summary.added_to(timed.measurement)
         store.add_measurement(measurement)
         steps.append(ValidatedStep(projection, measurement))
     store.finish_run(run_id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import resource
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -52,19 +52,30 @@ class Question:
     traced: Traced | None = None
 
 
+def ordinary(totals_s: Sequence[float]) -> list[int]:
+    """The steps that make an ordinary one: the middle half by their total, over which parts are averaged.
+
+    Medians of parts do not add up to the median of the whole: where something else has the core now and then, every
+    step meets it, but no single layer in more than half of the steps. Means over the same steps add up, and the middle
+    half leaves out the steps that met more than usual.
+
+    >>> ordinary([5.0, 1.0, 2.0, 9.0, 3.0])
+    [2, 4, 0]
+    """
+    order = sorted(range(len(totals_s)), key=totals_s.__getitem__)
+    cut = len(order) // 4
+    return order[cut : len(order) - cut]
+
+
 @dataclass(frozen=True)
 class LayerTime:
-    """Seconds of one layer in one phase, step by step."""
+    """Seconds of one layer in one phase: step by step, and in an ordinary step (see `ordinary`)."""
 
     node: str
     layer: Layer
     phase: Phase
     samples_s: tuple[float, ...]
-
-    @property
-    def median_s(self) -> float:
-        """The median over the steps."""
-        return statistics.median(self.samples_s)
+    ordinary_s: float
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Profile:
         forward_s, backward_s, update_s: parts of undisturbed steps.
         times: layers and phases, in the order of the model.
         sums: gradients that are added up, by the shape of a sample.
-        rest_s: medians of what is in no layer.
+        rest_s: what of an ordinary step is in no layer.
         peak_bytes: of the tensors of a step, or of the device's allocator.
         page_faults: of an undisturbed step, on CPUs.
         stopped: which rule ended it.
@@ -96,18 +107,30 @@ class Profile:
     stopped: str
 
     @property
+    def parts_s(self) -> dict[str, float]:
+        """An ordinary undisturbed step: forward, backward and update."""
+        parts = {"forward": self.forward_s, "backward": self.backward_s, "update": self.update_s}
+        chosen = ordinary(self.steps_s)
+        return {name: statistics.fmean(seconds[step] for step in chosen) for name, seconds in parts.items()}
+
+    @property
+    def steps_s(self) -> tuple[float, ...]:
+        """The undisturbed steps."""
+        return tuple(map(sum, zip(self.forward_s, self.backward_s, self.update_s, strict=True)))
+
+    @property
     def step_s(self) -> float:
-        """The undisturbed step: the median."""
-        return statistics.median(map(sum, zip(self.forward_s, self.backward_s, self.update_s, strict=True)))
+        """An ordinary undisturbed step."""
+        return sum(self.parts_s.values())
 
     @property
     def layers_s(self) -> float:
         """The sum of all layers and phases."""
-        return sum(time.median_s for time in self.times)
+        return sum(time.ordinary_s for time in self.times)
 
     def phase_s(self, phase: Phase) -> float:
         """The sum of all layers in a phase."""
-        return sum(time.median_s for time in self.times if time.phase is phase)
+        return sum(time.ordinary_s for time in self.times if time.phase is phase)
 
 
 def profile(question: Question, execution: Execution, backend: Backend, settings: StepSettings) -> Profile:
@@ -204,30 +227,34 @@ def _summary(question: Question, execution: Execution, logged: _Logged, steps: _
     forward_s, backward_s, update_s = map(tuple, zip(*steps.plain, strict=True))
     spent = [_spent(attribution, operations, seconds, question.samples) for seconds in steps.observed]
     _share_out_update(attribution, [each.layers for each in spent], statistics.median(update_s))
-    rest_s = {name: statistics.median(each.rest.get(name, 0.0) for each in spent) for name in spent[0].rest}
-    times = tuple(
-        LayerTime(node.name, node.layer, phase, tuple(each.layers[node.name, phase] for each in spent))
-        for node in question.graph.nodes
-        for phase in node.layer.phases
-        if (node.name, phase) in spent[0].layers
-    )
-    sums = {call: tuple(each.sums[call] for each in spent) for call in spent[0].sums}
-    step_s = statistics.median(sum(laps) for laps in steps.plain)
-    known_s = sum(time.median_s for time in times) + sum(rest_s.values())
-    return Profile(
+    chosen = [spent[step] for step in ordinary([sum(seconds) for seconds in steps.observed])]
+    found = Profile(
         graph=question.graph,
         samples=question.samples,
         execution=execution,
         forward_s=forward_s,
         backward_s=backward_s,
         update_s=update_s,
-        times=times,
-        sums=sums,
-        rest_s={**rest_s, FRAMEWORK: step_s - known_s},
+        times=tuple(_times(question.graph, spent, chosen)),
+        sums={call: tuple(each.sums[call] for each in spent) for call in spent[0].sums},
+        rest_s={name: statistics.fmean(each.rest[name] for each in chosen) for name in spent[0].rest},
         peak_bytes=steps.peak_bytes or logged.held_bytes + logged.observer.peak_bytes,
         page_faults=None if steps.peak_bytes else float(statistics.median(steps.faults)),
         stopped=steps.stopped,
     )
+    beside_s = found.step_s - found.layers_s - sum(found.rest_s.values())
+    return replace(found, rest_s={**found.rest_s, FRAMEWORK: beside_s})
+
+
+def _times(graph: ModelGraph, spent: Sequence[_Spent], chosen: Sequence[_Spent]) -> Iterator[LayerTime]:
+    for node in graph.nodes:
+        for phase in node.layer.phases:
+            key = (node.name, phase)
+            if key in spent[0].layers:
+                samples_s = tuple(each.layers[key] for each in spent)
+                yield LayerTime(
+                    node.name, node.layer, phase, samples_s, statistics.fmean(e.layers[key] for e in chosen)
+                )
 
 
 @dataclass
@@ -309,8 +336,3 @@ def _measurement(
         )
 
     return make
-
-
-def counted(found: Profile) -> Counter[str]:
-    """How many layers of each kind were timed."""
-    return Counter(node.layer.kind for node in found.graph.nodes if node.name in {time.node for time in found.times})

@@ -72,6 +72,18 @@ class Example:
         """The batch: the first axis of the first tensor."""
         return int(self.tensors[0].shape[0])
 
+    def resized(self, samples: int) -> Example:
+        """The same with another batch: every input that has its batch axis in front is cut or repeated."""
+        batch = self.samples
+
+        def resized(value: Any) -> Any:
+            if not (isinstance(value, Tensor) and value.dim() and value.shape[0] == batch):
+                return value
+            return value.repeat(-(-samples // batch), *[1] * (value.dim() - 1))[:samples]
+
+        named = {key: resized(value) for key, value in self.kwargs.items()}
+        return self if samples == batch else Example(self.module, tuple(map(resized, self.args)), named)
+
 
 @dataclass(frozen=True)
 class Factory:
@@ -122,16 +134,7 @@ def _example(text: str, module: nn.Module, given: Any, samples: int | None) -> E
     example = Example(module, placed, dict(named))
     if not example.tensors or any(not tensor.dim() for tensor in example.tensors[:1]):
         raise BadInput(f"{text} returns example inputs without a tensor that has a batch axis")
-    if samples is None or samples == example.samples:
-        return example
-    batch = example.samples
-
-    def resized(value: Any) -> Any:
-        if not (isinstance(value, Tensor) and value.dim() and value.shape[0] == batch):
-            return value
-        return value.repeat(-(-samples // batch), *[1] * (value.dim() - 1))[:samples]
-
-    return Example(module, tuple(map(resized, placed)), {key: resized(value) for key, value in named.items()})
+    return example if samples is None else example.resized(samples)
 
 
 def _vocabulary(module: nn.Module) -> int:

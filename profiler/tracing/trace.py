@@ -63,7 +63,8 @@ def trace(
     Args:
         factory: makes the module.
         inputs: shapes per sample; none takes the factory's own example inputs.
-        samples: the batch of the traced step; None takes that of the factory's inputs, or `BATCH`.
+        samples: the batch of the traced step; None takes that of the factory's inputs, or `BATCH` where that is one or
+            unknown.
         name: of the graph; None takes the factory's.
 
     Raises:
@@ -76,15 +77,21 @@ def trace(
         with fake, catch_warnings():
             # torch's own copying of modules asks fake tensors for their address, and they grumble.
             filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-            example = factory.example(inputs, count)
+            example = _example(factory, inputs, count)
     except BadInput as error:
         if not isinstance(error.__cause__, _VALUE_NEEDED + _CANNOT):
             raise
         # Such as a factory that asks `linspace(...)` for its numbers: build it for real, then forget the numbers.
         built_for_real = True
-        example = _faked(factory.example(inputs, count), fake)
+        example = _faked(_example(factory, inputs, count), fake)
     recorder = _recorded(example, fake, factory.text)
     return _traced(recorder, example, name or factory.name, factory.text, built_for_real)
+
+
+def _example(factory: Factory, inputs: Sequence[Input], samples: int | None) -> Example:
+    example = factory.example(inputs, samples)
+    # Of a single sample nobody can tell which axis is the batch, and batch normalisation may refuse it.
+    return example.resized(BATCH) if samples is None and example.samples == 1 else example
 
 
 def _faked(example: Example, fake: FakeTensorMode) -> Example:
