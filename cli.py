@@ -12,9 +12,12 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from oracle.errors import MissingDependency, StepgaugeError
+from oracle.errors import BadInput, MissingDependency, StepgaugeError
+from service.ceiling_commands import CEILINGS
 from service.console import execution_of, open_store, progress_bar
 from service.console import show as show_result
+from service.measuring_commands import MEASURING_COMMANDS
+from service.model_commands import MODEL_COMMANDS
 from service.networking import NETWORKS
 from service.options import (
     Batch,
@@ -32,6 +35,7 @@ from service.options import (
     NetworkEnvironment,
     NetworkName,
     Optimizer,
+    Plot,
     Precision,
     RealDevice,
     Recompute,
@@ -89,37 +93,8 @@ def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-def calibrate(
-    device: Device = "cpu",
-    name: Annotated[str | None, typer.Option(help="Name of the calibration. Default: the device and the date.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long to measure, such as 90s or 10min.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")] = False,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    seed: Annotated[int, typer.Option(help="Order of the cases and random inputs.")] = 0,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Measure this machine, fit its constants, store both."""
-    from oracle.units import parse_seconds
-    from service.calibrating import calibrate as use_case
-    from service.requests import CalibrateRequest
-
-    request = CalibrateRequest(
-        device=device,
-        name=name,
-        budget_s=None if budget is None else parse_seconds(budget),
-        quick=quick,
-        seed=seed,
-        execution=execution_of(precision, memory_format, optimizer),
-    )
-    with open_store(db) as store, progress_bar() as progress:
-        result = use_case(store, request, progress)
-    show_result("calibrate", result, json)
+for _command in (*MEASURING_COMMANDS, *MODEL_COMMANDS):
+    app.command()(_command)
 
 
 @app.command("list")
@@ -135,14 +110,37 @@ def list_(db: Db = None, json: Json = False) -> None:
 def show(
     name: Annotated[str | None, typer.Argument(help="A stored calibration. Default: the newest.")] = None,
     collectives: Annotated[bool, typer.Option("--collectives", help="Every measured size of a network.")] = False,
+    kernels: Annotated[bool, typer.Option("--kernels", help="How well every kernel family is known.")] = False,
+    question: Annotated[
+        str | None,
+        typer.Option("--for", metavar="MODEL:BATCH", help="With --kernels: what to measure to narrow this step."),
+    ] = None,
+    plot: Plot = None,
     db: Db = None,
     json: Json = False,
 ) -> None:
-    """Show one calibration: constants, intervals, errors."""
-    from service.catalogue import show_calibration
+    """Show one calibration: constants, intervals, errors.
 
+    --plot draws a network (bus bandwidth against size, measured and fitted) or, with --kernels, its families.
+    """
+    from service.catalogue import show_calibration
+    from service.plotting import PLOTS, check_plot
+
+    if question is not None and not kernels:
+        raise BadInput("--for belongs to --kernels")
+    if kernels:
+        from service.kernel_tables import show_and_plot_kernels
+
+        with open_store(db) as store:
+            show_result("show", show_and_plot_kernels(store, name, question, plot), json)
+        return
+    if plot is not None:
+        check_plot(plot)
     with open_store(db) as store:
-        show_result("show", show_calibration(store, name, collectives), json)
+        shown = show_calibration(store, name, collectives)
+    if plot is not None:
+        PLOTS["show"](shown, plot)
+    show_result("show", shown, json)
 
 
 @app.command()
@@ -150,7 +148,8 @@ def predict(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."
+            metavar="MODEL...",
+            help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
         ),
     ],
     calibration: CalibrationName = None,
@@ -259,13 +258,18 @@ def compare(
 def export(
     name: Annotated[str, typer.Argument(help="A stored calibration.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: print it.")] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Without names, paths and whatever else could tell the site.")
+    ] = False,
+    as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Its name there, with --redact.")] = None,
     db: Db = None,
 ) -> None:
     """Write a calibration as JSON, to be loaded elsewhere."""
     from service.catalogue import export_calibration, write_text
+    from service.redacting import redaction
 
     with open_store(db) as store:
-        text = export_calibration(store, name)
+        text = export_calibration(store, name, redaction(redact, as_))
     if output is None:
         typer.echo(text)
     else:
@@ -287,7 +291,7 @@ def load(
     typer.echo(f"loaded '{loaded.name}' ({loaded.of}, {loaded.constants} constants)")
 
 
-for _name, _command in NETWORKS.items():
+for _name, _command in {**NETWORKS, **CEILINGS}.items():
     app.command(_name)(_command)
 
 

@@ -4,7 +4,8 @@
 
 Runs of 2 and of 4 processes alternate, each time with fresh processes. Beside the error of unseen sizes stands the
 noise floor: how far two visits of one size lie apart in the median, over the square root of two. Last, the all_reduce
-of the gradient of ResNet-50, which is no size of the fit, predicted and measured.
+of the gradient of ResNet-50, predicted and measured: in one message and in the buckets of 25 MiB that the plan of data
+parallelism makes of it. None of these sizes is one of the fit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,6 +26,10 @@ from calibration.link_rows import LinkRow
 from calibration.link_series import LinkSeries
 from calibration.link_values import CurveKey, LinkCalibration
 from calibration.links import fit_links
+from oracle.loading import load_model
+from oracle.machine import Cluster, Link
+from oracle.plan import Job
+from oracle.strategies.choices import parse_strategy
 from profiler.collectives.measure import measure_collectives
 from profiler.collectives.settings import CollectiveSettings
 from profiler.measurement import Measurement
@@ -31,6 +37,8 @@ from profiler.stopping import StoppingRule
 
 GRADIENT_BYTES = 4 * 25_557_032
 """ResNet-50 has 25,557,032 parameters (torchvision, resnet50); one fp32 number each."""
+
+BUCKETS = "data,buckets=25MiB"
 
 WORLDS = (2, 4)
 ROUNDS = 3
@@ -56,9 +64,16 @@ def runs(folder: Path, ranks: int, budget_s: float, repeat: int) -> Iterable[Col
     large = replace(base, collectives=("all_reduce",), smallest_bytes=2 * MIDDLE_BYTES, largest_bytes=LARGE_BYTES)
     yield base
     yield replace(large, folder=folder / f"{ranks}-large")
-    yield replace(
-        large, folder=folder / f"{ranks}-gradient", smallest_bytes=GRADIENT_BYTES, largest_bytes=GRADIENT_BYTES
-    )
+    for size in (GRADIENT_BYTES, *bucket_sizes()):
+        yield replace(large, folder=folder / f"{ranks}-{size}", smallest_bytes=size, largest_bytes=size)
+
+
+@cache
+def bucket_sizes() -> tuple[int, ...]:
+    """The bytes of each bucket of ResNet-50's gradient, as the oracle plans them."""
+    cluster = Cluster.of_link("any", Link(1e-6, 1e9))
+    plan = parse_strategy(BUCKETS).plan(Job(load_model("resnet50"), 2, 2, cluster))
+    return tuple(round(exchange.transfer.bytes) for stage in plan.stages for exchange in stage.exchanges)
 
 
 def key_of(measurement: Measurement) -> CurveKey:
@@ -81,7 +96,7 @@ def visits_of(found: Iterable[Measurement]) -> Visits:
 
 def held_out(sizes: Sequence[int]) -> list[int]:
     """Every other size, never an end."""
-    return sorted(size for size in sizes if size != GRADIENT_BYTES)[1:-1:2]
+    return sorted(set(sizes) - {GRADIENT_BYTES, *bucket_sizes()})[1:-1:2]
 
 
 def fitted(visits: Visits) -> LinkCalibration:
@@ -90,7 +105,7 @@ def fitted(visits: Visits) -> LinkCalibration:
         LinkRow(key, size, tuple(seconds))
         for key, by_size in visits.items()
         for size, seconds in by_size.items()
-        if size not in held_out(list(by_size)) and size != GRADIENT_BYTES
+        if size not in {*held_out(list(by_size)), GRADIENT_BYTES, *bucket_sizes()}
     ]
     return fit_links(rows, "gloo", "Gloo on this machine")
 
@@ -123,17 +138,19 @@ def print_errors(calibration: LinkCalibration, visits: Visits) -> None:
 
 def print_gradient(calibration: LinkCalibration, visits: Visits) -> None:
     for curve in calibration.curves:
-        measured = visits[curve.key].get(GRADIENT_BYTES)
-        if measured:
-            size = np.array([GRADIENT_BYTES], dtype=float)
-            answer = LinkSeries([curve], None, calibration.spread).read(curve.key.ranks, size)
-            predicted = float(np.exp(answer.log_s[0]))
-            half = float(np.expm1(answer.half_80[0]))
+        by_size = visits[curve.key]
+        for what, sizes in (("in one message", (GRADIENT_BYTES,)), (f"as {BUCKETS}", bucket_sizes())):
+            if any(size not in by_size for size in sizes):
+                continue
+            answer = LinkSeries([curve], None, calibration.spread).read(curve.key.ranks, np.array(sizes, dtype=float))
+            predicted = float(np.exp(answer.log_s).sum())
+            half = float(np.expm1(answer.half_80).max())
+            measured = sum(median(by_size[size]) for size in sizes)
+            counts = "; ".join(", ".join(f"{1e3 * second:.1f}" for second in by_size[size]) for size in sizes)
             print(
-                f"all_reduce of ResNet-50's gradient, {curve.key.ranks} ranks: predicted {1e3 * predicted:.1f} ms "
-                f"(80 %: {100 * half:.0f} % either way), measured {1e3 * median(measured):.1f} ms "
-                f"({', '.join(f'{1e3 * second:.1f}' for second in measured)}): "
-                f"{100 * (predicted / median(measured) - 1):+.1f} %"
+                f"all_reduce of ResNet-50's gradient {what}, {curve.key.ranks} ranks: "
+                f"predicted {1e3 * predicted:.1f} ms (80 %: {100 * half:.0f} % either way), "
+                f"measured {1e3 * measured:.1f} ms ({counts}): {100 * (predicted / measured - 1):+.1f} %"
             )
 
 

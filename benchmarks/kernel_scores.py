@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from benchmarks.kernel_data import Family
 from calibration.device_prior import learn_prior
+from calibration.draws import unit_mean_factors
 from calibration.kernel_model import KernelModel, KernelPrediction
 from calibration.kernel_regression import fit_kernel_model
 from calibration.medoids import choose_medoids
+from calibration.repeats import UNSEEN_DRIFT_SD
 from calibration.roofline_fit import fit_plain, fit_roofline
 from calibration.trees import Trees
 from oracle.estimate import DRAWS, Floats
@@ -73,8 +75,9 @@ def score(family: Family, model: KernelModel, rows: Index, test: Index, draws: i
     rng = np.random.default_rng(0)
     drawn = np.zeros((0, DRAWS))
     if draws:
-        own, common = rng.standard_normal((min(draws, len(test)), DRAWS)), rng.standard_normal(DRAWS)
-        drawn = model.draws(unseen.kernels.take(slice(draws)), own, common)
+        own = rng.standard_normal((min(draws, len(test)), DRAWS))
+        _, drawn = model.predict_with_draws(unseen.kernels.take(slice(draws)), own)
+        drawn = drawn * unit_mean_factors(UNSEEN_DRIFT_SD * rng.standard_normal(DRAWS))
     return Scored(family.name, family.device, unseen.seconds, plain, model.predict(unseen.kernels), drawn)
 
 

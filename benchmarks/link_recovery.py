@@ -1,9 +1,13 @@
-"""Recover the constants of simulated fabrics from noisy times: `python benchmarks/link_recovery.py [runs]`.
+"""Recover the constants of simulated fabrics from noisy times: `python benchmarks/link_recovery.py [runs] [repeats]`.
 
 Every fabric is a rule from (ranks, nodes, bytes) to seconds with known constants. Each time gets log-normal noise of
 10 %; three repeats of every power of two from 64 B to 1 GiB go through the same fit as real ones. Printed are the
 median over seeded runs of |fitted / true - 1| of every constant, and how often the number of affine pieces is right.
-With one repeat the slope of the first of three protocols, which shapes the time of two sizes only, is wrong by 11 %.
+
+With one repeat (100 runs) every constant is within 9 % and 99 % of the curves have the right number of pieces. The
+largest error, 8.7 %, is that of the slope of the first of three protocols, which shapes the time of two sizes only. No
+fit does better: one that knew which sizes belong to that piece would be wrong by 9.1 % (Cramer-Rao, in the median), the
+same within what 100 runs tell.
 """
 
 from __future__ import annotations
@@ -46,12 +50,12 @@ class SimulatedFabric:
     fitted: Callable[[LinkCalibration], Mapping[str, float]]
     pieces: int
 
-    def measured(self, rng: np.random.Generator, noise: float = NOISE) -> list[LinkRow]:
+    def measured(self, rng: np.random.Generator, noise: float = NOISE, repeated: int = REPEATS) -> list[LinkRow]:
         """Noisy repeats for every size and place."""
         rows = []
         for ranks, nodes in self.places:
             for size in SIZES:
-                repeats = self.seconds(ranks, nodes, size) * np.exp(noise * rng.standard_normal(REPEATS))
+                repeats = self.seconds(ranks, nodes, size) * np.exp(noise * rng.standard_normal(repeated))
                 rows.append(LinkRow(CurveKey("all_reduce", ranks, nodes, "float"), size, tuple(map(float, repeats))))
         return rows
 
@@ -169,12 +173,12 @@ class Recovery:
     pieces_right: float
 
 
-def recover(fabric: SimulatedFabric, runs: int, noise: float = NOISE) -> Recovery:
+def recover(fabric: SimulatedFabric, runs: int, noise: float = NOISE, repeated: int = REPEATS) -> Recovery:
     """Fit `runs` seeded simulations of a fabric; a run that did not find a constant counts as wrong by 100 %."""
     errors: dict[str, list[float]] = defaultdict(list)
     right: list[bool] = []
     for seed in range(runs):
-        calibration = fit_links(fabric.measured(np.random.default_rng(seed), noise), "simulated", fabric.name)
+        calibration = fit_links(fabric.measured(np.random.default_rng(seed), noise, repeated), "simulated", fabric.name)
         fitted = fabric.fitted(calibration)
         for name, true in fabric.truth.items():
             errors[name].append(abs(fitted.get(name, 0.0) / true - 1))
@@ -184,8 +188,9 @@ def recover(fabric: SimulatedFabric, runs: int, noise: float = NOISE) -> Recover
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    repeated = int(sys.argv[2]) if len(sys.argv) > 2 else REPEATS
     for fabric in FABRICS:
-        found = recover(fabric, runs)
+        found = recover(fabric, runs, repeated=repeated)
         constants = ", ".join(f"{name} {100 * error:.1f} %" for name, error in found.errors.items())
         print(f"{fabric.name}: {constants}; pieces right in {100 * found.pieces_right:.0f} %")
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from calibration.drift import steadied
+from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
-from calibration.kernels import Dropped, FamilyFit, fit_family
-from calibration.repeats import LEAST_CASES, Visits, common_sd, measured_shape, visits
+from calibration.kernels import Dropped
+from calibration.processors import processor_of
+from calibration.quantities import Processor
+from calibration.repeats import LEAST_CASES, Visits, common_sd, disturbed_notes, measured_shape, visits
+from calibration.sources import prior_for
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
+from profiler.flags import flag_notes
 from profiler.measurement import Measurement
 
 USELESS_ERROR = 1.0
 """Held-out error from which the constants of a family say nothing of other shapes."""
 
-_NOTED_FLAGS = ("noisy", "throttled", "preempted")
+CONTRADICTION = 2.0
+"""Visits of one case that differ by more than this factor are said to contradict one another."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class FamilyReport:
     Args:
         shapes: distinct shapes; samples: raw samples behind them.
         held_out_error: mean |predicted / measured - 1| on layers left out of the fit; None where nothing was fitted.
+        additive_error: the same of constants that add up, which the fit was chosen against.
         dropped: constants that the measurements do not identify.
     """
 
@@ -36,6 +44,7 @@ class FamilyReport:
     shapes: int
     samples: int
     held_out_error: float | None
+    additive_error: float | None
     dropped: tuple[Dropped, ...]
 
 
@@ -48,13 +57,16 @@ class Report:
     notes: tuple[str, ...]
 
 
-def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> tuple[Calibration, Report]:
+def fit(
+    measurements: Sequence[Measurement], name: str, *, created_at: str, others: Sequence[Calibration] = ()
+) -> tuple[Calibration, Report]:
     """Fit everything that was measured of one device.
 
     Args:
         measurements: visits of kernel cases, in any order; those of one case are repeats of it.
         name: what the calibration will be called.
         created_at: UTC, ISO 8601.
+        others: calibrations of other devices, a prior for families of which few shapes were measured.
 
     Returns:
         The calibration (without an identity in any store) and the report.
@@ -63,12 +75,18 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
         BadInput: no measurements, several devices, environments that do not match, or a sample that is no time.
     """
     _one_device(measurements)
-    found = visits(measurements)
+    steady, moved = steadied(measurements)
+    found = visits(steady)
     shapes = tuple(measured_shape(call, execution, taken) for (call, execution), taken in found.items())
-    fits = {key: fit_family(members) for key, members in sorted(_by_family(shapes).items())}
-    reports = tuple(_family_report(key, members, fits[key]) for key, members in sorted(_by_family(shapes).items()))
-    notes = (*_unfitted(reports), *_flagged(measurements), *_thin(found))
     environment = measurements[0].environment
+    processor = processor_of(measurements[0].device, environment.identity)
+    groups = sorted(by_family(shapes).items())
+    others = [other for other in others if other.device != measurements[0].device]
+    fits = {key: _fit(members, processor, others) for key, members in groups}
+    reports = tuple(_family_report(key, members, fits[key]) for key, members in groups)
+    said = (f"{'.'.join(key[:2])}: {note}" for key, fitted in fits.items() for note in fitted.notes)
+    noted = (*moved, *_contradicting(found), *flag_notes(measurements), *disturbed_notes(found))
+    notes = (*_unfitted(reports), *said, *noted, *_thin(found))
     calibration = Calibration(
         name=name,
         device=measurements[0].device,
@@ -81,6 +99,15 @@ def fit(measurements: Sequence[Measurement], name: str, *, created_at: str) -> t
         notes=notes,
     )
     return calibration, Report(len(measurements), reports, notes)
+
+
+def _fit(shapes: Sequence[MeasuredShape], processor: Processor, others: Sequence[Calibration]) -> FittedFamily:
+    prior, devices = prior_for(shapes, others)
+    fitted = fit_best(shapes, processor, prior)
+    if not fitted.prior_share:
+        return fitted
+    said = f"{fitted.prior_share:.0%} of its residual come from {', '.join(dict.fromkeys(devices))}"
+    return replace(fitted, notes=(*fitted.notes, said))
 
 
 def _one_device(measurements: Sequence[Measurement]) -> None:
@@ -104,16 +131,18 @@ def _difference(first: object, other: object) -> str:
 Key = tuple[str, Phase, str]
 
 
-def _by_family(shapes: Iterable[MeasuredShape]) -> dict[Key, list[MeasuredShape]]:
+def by_family(shapes: Iterable[MeasuredShape]) -> dict[Key, list[MeasuredShape]]:
+    """The shapes of each (family, phase, execution)."""
     groups: dict[Key, list[MeasuredShape]] = defaultdict(list)
     for shape in shapes:
         groups[(family(shape.layer, shape.phase), shape.phase, shape.execution)].append(shape)
     return groups
 
 
-def _family_report(key: Key, members: Sequence[MeasuredShape], result: FamilyFit) -> FamilyReport:
+def _family_report(key: Key, members: Sequence[MeasuredShape], result: FittedFamily) -> FamilyReport:
     error = result.fit.held_out_error if result.fit else None
-    return FamilyReport(*key, len(members), sum(shape.count for shape in members), error, result.dropped)
+    samples = sum(shape.count for shape in members)
+    return FamilyReport(*key, len(members), samples, error, result.additive_error, result.dropped)
 
 
 def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
@@ -132,11 +161,16 @@ def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
         )
 
 
-def _flagged(measurements: Sequence[Measurement]) -> Iterable[str]:
-    for flag in _NOTED_FLAGS:
-        count = sum(flag in measurement.flags for measurement in measurements)
-        if count:
-            yield f"{count} of {len(measurements)} measurements are flagged {flag}"
+def _contradicting(found: Visits) -> Iterable[str]:
+    """Cases whose visits cannot both be right, whatever the machine did between them."""
+    medians = [[measurement.median_s for measurement in taken] for taken in found.values()]
+    apart = [max(times) / min(times) for times in medians]
+    count = sum(factor > CONTRADICTION for factor in apart)
+    if count:
+        yield (
+            f"{count} of {len(found)} cases were measured with times up to a factor of {max(apart):.3g} apart; "
+            "their medians are used"
+        )
 
 
 def _thin(found: Visits) -> Iterable[str]:

@@ -1,10 +1,10 @@
 """From layer calls to the quantities of their kernels: the one bridge between the oracle's layers and the regression.
 
-Products (convolutions, linear layers, attention) are described by their implicit matrix product, everything else by
-rows and columns of what its kernel walks over: (samples x channels, extents) for poolings and for normalisations over
-a batch or over groups, (all leading axes, last axis) for softmax, layer norm, elementwise layers, embeddings and
-losses. A transposed convolution is the mirrored convolution with forward and backward-data exchanged. An update is a
-launch for every parameter tensor and a walk over the elements of all of them.
+Products (convolutions, linear layers, attention, products of activations) are described by their implicit matrix
+product, everything else by rows and columns of what its kernel walks over: (samples x channels, extents) for poolings
+and for normalisations over a batch or over groups, (all leading axes, last axis) for softmax, layer norm, elementwise
+layers, embeddings and losses. A transposed convolution is the mirrored convolution with forward and backward-data
+exchanged. An update is a launch for every parameter tensor and a walk over the elements of all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oracle.estimate import Floats
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.layers import Attention, Linear, Norm
+from oracle.operations import Matmul
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
 
@@ -28,7 +29,7 @@ _MIRRORED = {Phase.FORWARD: Phase.BACKWARD_DATA, Phase.BACKWARD_DATA: Phase.FORW
 
 
 def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor: Processor) -> Quantities:
-    """Quantities of calls of one kernel family, one kind of layer in one phase.
+    """Quantities of calls of one kernel family, one kind of layer in one phase; updates may be of any kind.
 
     Raises:
         BadInput: no calls, or calls of several kinds or phases.
@@ -37,19 +38,19 @@ def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor:
     >>> call_quantities([call], Execution(), Processor(80, 6e6)).flop.tolist()
     [10240.0]
     """
-    if not calls or len({(call.layer.kind, call.phase) for call in calls}) != 1:
+    if len({("" if call.phase is Phase.UPDATE else call.layer.kind, call.phase) for call in calls}) != 1:
         raise BadInput("quantities are those of calls of one kind of layer in one phase")
     layers, phase = [call.layer for call in calls], calls[0].phase
     samples = np.array([float(call.samples) for call in calls])
+    if isinstance(layers[0], Conv) and phase is not Phase.UPDATE:
+        return _convolutions(
+            [layer for layer in layers if isinstance(layer, Conv)], samples, calls[0], execution, processor
+        )
     work = [call.layer.work(phase, call.samples, execution) for call in calls]
     flop, moved = np.array([w.flop for w in work], dtype=float), np.array([w.bytes for w in work], dtype=float)
     if phase is Phase.UPDATE:
         return _updates(layers, moved, processor)
-    if isinstance(layers[0], Conv):
-        return _convolutions(
-            [layer for layer in layers if isinstance(layer, Conv)], samples, calls[0], execution, processor
-        )
-    if isinstance(layers[0], Linear | Attention):
+    if isinstance(layers[0], Linear | Attention | Matmul):
         axes = np.array([_product(layer, phase, count) for layer, count in zip(layers, samples, strict=True)])
         named = dict(zip(("batch", "m", "n", "k"), axes.T, strict=True))
         return replace(matrix_products(named, execution.item_bytes, processor), flop=flop, bytes=moved)
@@ -62,9 +63,11 @@ def call_quantities(calls: Sequence[LayerCall], execution: Execution, processor:
 
 
 def _product(layer: Layer, phase: Phase, samples: float) -> tuple[float, float, float, float]:
-    """Batch, m, n, k of a linear layer in any phase, or of the first product of attention."""
+    """Batch, m, n, k of a linear layer in any phase, or of the first product of attention or of a product."""
     if isinstance(layer, Attention):
         return samples * layer.heads, layer.query_tokens, layer.key_tokens, layer.head_width
+    if isinstance(layer, Matmul):
+        return samples * layer.batch, layer.rows, layer.columns, layer.inner
     if not isinstance(layer, Linear):
         raise BadInput(f"a {layer.kind} layer is no matrix product")
     rows, wide, narrow = samples * layer.rows, layer.in_features, layer.out_features

@@ -24,13 +24,13 @@ is one elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from oracle.constants import Constant
-from oracle.errors import BadInput
 from oracle.estimate import Floats
-from oracle.execution import MEMORY_FORMATS, Execution
+from oracle.execution import Execution, execution_from_key
 from oracle.layer import Layer, Phase
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
@@ -38,12 +38,9 @@ from oracle.windows import Conv, Pool
 QUANTITIES = ("launch_s", "flop_per_s", "bytes_per_s")
 """The constants in the order of the columns of `features`."""
 
-UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s"}
-"""The SI unit of each constant."""
-
 _COMPUTE = ("launch_s", "flop_per_s", "bytes_per_s")
 _MEMORY = ("launch_s", "bytes_per_s")
-_COMPUTE_KINDS = ("conv", "linear", "attention")
+_COMPUTE_KINDS = ("conv", "linear", "attention", "matmul")
 
 
 def family(layer: Layer, phase: Phase) -> str:
@@ -72,10 +69,14 @@ def _variant(conv: Conv) -> str:
     return "_pointwise" if set(conv.kernel) == {1} else ""
 
 
+_STAND_INS = {"matmul": ("linear",), "other": ("concat", "elementwise_add", "elementwise_relu")}
+"""Products stand in for products, and what reads one tensor and writes another for what only moves bytes."""
+
+
 def stand_ins(name: str) -> tuple[str, ...]:
     """Families that may stand in, as an extrapolation, for one that was not measured; the closest comes first.
 
-    Only convolutions have any: they fall back on the general kernel of the same number of axes.
+    Convolutions fall back on the general kernel of the same number of axes.
 
     >>> stand_ins("conv2d_depthwise")
     ('conv2d_grouped', 'conv2d')
@@ -84,7 +85,7 @@ def stand_ins(name: str) -> tuple[str, ...]:
     """
     kind, _, variant = name.partition("_")
     if not kind.startswith("conv") or not variant:
-        return ()
+        return _STAND_INS.get(name, ())
     return (f"{kind}_grouped", kind) if variant == "depthwise" else (kind,)
 
 
@@ -94,8 +95,15 @@ def quantities(layer: Layer, phase: Phase) -> tuple[str, ...]:
 
 
 def canonical(call: LayerCall) -> LayerCall:
-    """The call under which equal work is found: an update does not depend on the samples."""
-    return LayerCall(call.layer, call.phase, 1) if call.phase is Phase.UPDATE else call
+    """The call under which equal work is found.
+
+    An update does not depend on the samples, other phases not on whose the weights are.
+    """
+    if call.phase is Phase.UPDATE:
+        return LayerCall(call.layer, call.phase, 1)
+    if getattr(call.layer, "tied", False):
+        return LayerCall(replace(call.layer, tied=False), call.phase, call.samples)  # type: ignore[call-arg]
+    return call
 
 
 def execution_of(key: str, phase: Phase) -> Execution:
@@ -107,12 +115,7 @@ def execution_of(key: str, phase: Phase) -> Execution:
     >>> execution_of("bf16/adam", Phase.UPDATE).item_bytes
     2
     """
-    precision, slash, rest = key.partition("/")
-    if not slash:
-        raise BadInput(f"'{key}' is no execution; it reads like fp32/{MEMORY_FORMATS[0]}")
-    if phase is Phase.UPDATE:
-        return Execution(precision=precision, optimizer=rest)
-    return Execution(precision=precision, memory_format=rest)
+    return execution_from_key(key, update=phase is Phase.UPDATE)
 
 
 def features(calls: Sequence[LayerCall], execution: Execution) -> Floats:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from oracle.estimate import DRAWS, Floats
 
-_FEATURES = 256
+_FEATURES = 128
 _JITTER = 1e-6
+_MOST_ROWS = 512
+"""Rows of noise that are drawn; a larger family uses them again."""
 
 
 def matern(left: Floats, right: Floats, variance: float) -> Floats:
@@ -36,6 +38,22 @@ def matern(left: Floats, right: Floats, variance: float) -> Floats:
     found *= np.exp(np.negative(distance, out=distance), out=distance)
     found *= variance
     return np.asarray(found)
+
+
+@lru_cache(maxsize=1)
+def _random_functions() -> tuple[Floats, Floats, Floats, Floats]:
+    """Frequencies (inputs, features), phases (features,), weights (features, DRAWS) and noise (kernels, DRAWS).
+
+    There are more rows than one process needs, so that each can take another part of them.
+    """
+    rng = np.random.default_rng(0)
+    # The spectrum of Matern-5/2 is a multivariate t with 5 degrees of freedom.
+    frequencies = rng.standard_normal((2 * _FEATURES, _FEATURES)) * np.sqrt(5 / rng.chisquare(5, _FEATURES))
+    phases = rng.uniform(0, 2 * np.pi, _FEATURES)
+    weights = rng.standard_normal((2 * _FEATURES, DRAWS))
+    weights -= weights.mean(axis=1, keepdims=True)
+    weights /= weights.std(axis=1, keepdims=True)
+    return frequencies, phases, weights, rng.standard_normal((_MOST_ROWS, DRAWS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +101,10 @@ class GaussianProcess:
 
     def predict(self, inputs: Floats) -> tuple[Floats, Floats]:
         """Median residual and its standard deviation with the noise, both of shape (m,), for inputs (m, d)."""
-        covariance = matern(self._scaled(inputs), self._known, self.variance)
+        return self._predicted(matern(self._scaled(inputs), self._known, self.variance))
+
+    def _predicted(self, covariance: Floats) -> tuple[Floats, Floats]:
+        """The same from the covariance of the inputs with the calibrated kernels, shape (m, n)."""
         explained = covariance @ self._inverse_factor.T
         left = np.maximum(self.variance - np.einsum("ij,ij->i", explained, explained), 0.0)
         return self.centre + covariance @ self._weights, np.sqrt(left + self.noise)
@@ -91,26 +112,23 @@ class GaussianProcess:
     @cached_property
     def _paths(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Frequencies, phases and weights of the prior samples, and the correction that the data make of them."""
-        rng = np.random.default_rng(len(self.targets))
-        width = len(self.lengths)
-        # The spectrum of Matern-5/2 is a multivariate t with 5 degrees of freedom.
-        tails = np.sqrt(5 / rng.chisquare(5, _FEATURES))
-        frequencies = rng.standard_normal((width, _FEATURES)) * tails
-        phases = rng.uniform(0, 2 * np.pi, _FEATURES)
-        weights = rng.standard_normal((_FEATURES, DRAWS))
-        weights -= weights.mean(axis=1, keepdims=True)
-        weights *= np.sqrt(2 * self.variance / _FEATURES) / weights.std(axis=1, keepdims=True)
+        spectrum, phases, weights, noise = _random_functions()
+        # Another turn for every process: the errors of two families have nothing to do with one another.
+        turn = int(np.abs(self.targets).sum() * 1e6) % _FEATURES
+        frequencies = spectrum[turn : turn + len(self.lengths)]
+        weights = weights[turn : turn + _FEATURES] * np.sqrt(2 * self.variance / _FEATURES)
+        own = np.resize(noise[turn:], (len(self.targets), DRAWS))
         prior = np.cos(self._known @ frequencies + phases) @ weights
-        observed = prior + np.sqrt(self.noise) * rng.standard_normal(prior.shape)
+        observed = prior + np.sqrt(self.noise) * own
         return frequencies, phases, weights, self._inverse_factor.T @ (self._inverse_factor @ observed)
 
-    def deviations(self, inputs: Floats) -> Floats:
-        """Draws of the error of `predict`'s median without the noise, shape (m, DRAWS), the same for equal inputs."""
+    def predict_with_draws(self, inputs: Floats) -> tuple[Floats, Floats, Floats]:
+        """As `predict`, and draws of the median's error without the noise, (m, DRAWS), the same for equal inputs."""
         frequencies, phases, weights, correction = self._paths
         scaled = self._scaled(inputs)
+        covariance = matern(scaled, self._known, self.variance)
         prior = np.cos(scaled @ frequencies + phases) @ weights
-        found: Floats = prior - matern(scaled, self._known, self.variance) @ correction
-        return found
+        return *self._predicted(covariance), prior - covariance @ correction
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays; `from_arrays` reads them back."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from calibration.features import family
 from oracle.layer import Layer, Phase
 from oracle.layers import ELEMENTWISE, LOSSES, NORMS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
+from oracle.operations import Matmul, Other
 from oracle.pricing import LayerCall
 from oracle.windows import POOLS, Conv, Pool
 
@@ -149,6 +150,30 @@ _ATTENTION = (  # heads, tokens, head width, samples
     (12, 128, 64, 8),
     (16, 1024, 64, 1),
 )
+_MATMUL = (  # batch, rows, inner, columns, samples
+    (1, 16, 16, 16, 1),
+    (12, 512, 64, 512, 2),
+    (16, 16, 64, 16, 256),
+    (2, 16, 32, 16, 1),
+    (12, 512, 512, 64, 2),
+    (16, 16, 16, 64, 256),
+    (1, 16, 32, 16, 2),
+    (8, 64, 64, 64, 64),
+    (12, 128, 64, 128, 8),
+    (12, 128, 128, 64, 8),
+    (1, 1024, 1024, 1024, 1),
+)
+_OTHER = (  # items of the operand and the result, samples
+    (256, 1),
+    (2**20, 16),
+    (512, 1),
+    (2**20, 4),
+    (1024, 4),
+    (2**18, 16),
+    (2048, 2),
+    (2**18, 4),
+    (2**16, 8),
+)
 _EXTENT = (  # channels, positions per axis of an image, samples
     (4, 8, 1),
     (128, 56, 16),
@@ -232,6 +257,10 @@ def _kernels() -> Iterator[tuple[Layer, int]]:
         yield Attention(heads, tokens, tokens, width), samples
     for vocabulary, width, tokens, samples in _TOKENS:
         yield Embedding(vocabulary, width, tokens), samples
+    for batch, rows, inner, columns, samples in _MATMUL:
+        yield Matmul(batch, rows, inner, columns), samples
+    for items, samples in _OTHER:
+        yield Other("copy", (items,), (items,), moved=2 * items, backward_moved=2 * items), samples
     for op in LOSSES:
         for features, samples in _VECTORS:
             yield Loss(op, (features,)), samples

@@ -19,12 +19,13 @@ is their blend in ln seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from calibration.draws import unit_mean_factors
 from calibration.gaussian_process import GaussianProcess
 from calibration.quantities import Quantities
 from calibration.roofline import Roofline
@@ -34,9 +35,6 @@ from oracle.estimate import DRAWS, Floats
 
 EXTRAPOLATED_SPREAD = 2.0
 """By how much the interval is widened where a shape is flagged."""
-
-COMMON_LOG_SD = 0.04
-"""What all kernels of a session share (clocks, temperature): published sets differ by this much in a good session."""
 
 RELOAD_TOLERANCE = 1e-9
 """A model whose canaries differ by more than this after loading is refused."""
@@ -74,23 +72,35 @@ class Branch:
     def predict(self, kernels: Quantities) -> tuple[Floats, Floats]:
         """Logarithms of the median seconds and its sd, both of shape (n,)."""
         logs = np.log(self.roofline.seconds(kernels)) + self.offset(kernels)
-        if self.process is None or self.trees is None:
+        if self.process is None:
             return logs, np.full(len(kernels), self.spread)
         smooth, sd = self.process.predict(kernels.columns)
-        stepped = self.trees.predict(kernels.columns) if self.process_share < 1 else smooth
-        residual = self.process_share * smooth + (1 - self.process_share) * stepped
-        return logs + np.clip(residual, -self.limit, self.limit), sd
+        return logs + self._residual(kernels, smooth), sd
 
-    def deviations(self, kernels: Quantities, own: Floats) -> Floats:
-        """Draws of the error in ln seconds, shape (n, DRAWS); `own` are standard draws of each kernel's own part."""
+    def _residual(self, kernels: Quantities, smooth: Floats) -> Floats:
+        stepped = smooth if self.trees is None else self.trees.predict(kernels.columns)
+        mixed = self.process_share * smooth + (1 - self.process_share) * stepped
+        return np.clip(mixed, -self.limit, self.limit)
+
+    def predict_with_draws(self, kernels: Quantities, own: Floats) -> tuple[Floats, Floats, Floats]:
+        """As `predict`, and draws of the error in ln seconds, shape (n, DRAWS).
+
+        Args:
+            kernels: n kernels.
+            own: standard normal draws of what each kernel does by itself, shape (n, DRAWS).
+        """
         if self.process is None:
-            return self.spread * own
-        return self.process.deviations(kernels.columns) + math.sqrt(self.process.noise) * own
+            return *self.predict(kernels), self.spread * own
+        logs = np.log(self.roofline.seconds(kernels)) + self.offset(kernels)
+        smooth, sd, shared = self.process.predict_with_draws(kernels.columns)
+        return logs + self._residual(kernels, smooth), sd, shared + math.sqrt(self.process.noise) * own
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays with dotted names."""
-        numbers = [*self.roofline.values, self.spread, self.limit, self.process_share]
-        found: dict[str, Any] = {"numbers": np.array(numbers)}
+        found: dict[str, Any] = {
+            "roofline": np.array(self.roofline.values),
+            "numbers": np.array([self.spread, self.limit, self.process_share]),
+        }
         for name in ("process", "trees", "prior"):
             part = getattr(self, name)
             if part is not None:
@@ -100,10 +110,10 @@ class Branch:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Branch:
         """Read `to_arrays` back."""
-        *constants, spread, limit, share = (float(number) for number in arrays["numbers"])
+        spread, limit, share = (float(number) for number in arrays["numbers"])
         process, trees, prior = (_below(arrays, name) for name in ("process", "trees", "prior"))
         return cls(
-            Roofline(*constants),
+            Roofline(*(float(number) for number in arrays["roofline"])),
             spread,
             limit,
             share,
@@ -222,41 +232,46 @@ class KernelModel:
         Raises:
             BadInput: the kernels have other columns than those of the fit.
         """
-        logs, sd = self._blended(kernels)
-        outside = self.coverage.left(kernels, self.branches[0].roofline.seconds(kernels), sd)
-        spread = np.where(outside, EXTRAPOLATED_SPREAD, 1.0) * sd
-        return KernelPrediction(np.exp(logs), spread, outside, self.z_scores)
+        self._check(kernels)
+        return self._prediction(kernels, [branch.predict(kernels) for branch in self.branches])
 
-    def _blended(self, kernels: Quantities) -> tuple[Floats, Floats]:
-        if kernels.names != self.names:
-            raise BadInput("these kernels have other quantities than those that the model was fitted on")
-        logs, variance = np.zeros(len(kernels)), np.zeros(len(kernels))
-        for share, branch in zip(self.shares, self.branches, strict=True):
-            part, sd = branch.predict(kernels)
-            logs += share * part
-            variance += share * sd**2
-        return logs, np.sqrt(variance)
-
-    def draws(self, kernels: Quantities, own: Floats, common: Floats) -> Floats:
-        """Draws of the seconds with mean `mean_s`, shape (n, DRAWS).
+    def predict_with_draws(self, kernels: Quantities, own: Floats) -> tuple[KernelPrediction, Floats]:
+        """Predict kernels, and draw their seconds with mean `mean_s`, shape (n, DRAWS).
 
         Args:
             kernels: n kernels.
             own: standard normal draws of what each kernel does by itself, shape (n, DRAWS).
-            common: standard normal draws that all kernels of the device share, shape (DRAWS,).
 
         Kernels that resemble one another share the error of the process; the squared z scores say how much larger the
-        errors were than the process thought.
+        errors were than the process thought. What all kernels of a session share is not in these draws.
+
+        Raises:
+            BadInput: the kernels have other columns than those of the fit.
         """
-        prediction = self.predict(kernels)
+        self._check(kernels)
+        parts = [branch.predict_with_draws(kernels, own) for branch in self.branches]
+        prediction = self._prediction(kernels, [(logs, sd) for logs, sd, _ in parts])
         deviation = np.zeros((len(kernels), DRAWS))
-        for share, branch in zip(self.shares, self.branches, strict=True):
-            deviation += share * branch.deviations(kernels, own)
+        for share, (_, _, drawn) in zip(self.shares, parts, strict=True):
+            deviation += share * drawn
         inflation = math.sqrt(max(1.0, float(np.mean(self.z_scores**2))))
         widened = np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation
-        factors = np.exp(widened[:, None] * deviation + COMMON_LOG_SD * common)
-        found: Floats = prediction.mean_s[:, None] * factors / factors.mean(axis=1, keepdims=True)
-        return found
+        return prediction, prediction.mean_s[:, None] * unit_mean_factors(widened[:, None] * deviation)
+
+    def _check(self, kernels: Quantities) -> None:
+        if kernels.names != self.names:
+            raise BadInput("these kernels have other quantities than those that the model was fitted on")
+
+    def _prediction(self, kernels: Quantities, parts: Sequence[tuple[Floats, Floats]]) -> KernelPrediction:
+        """Blend the branches' ln seconds and sd."""
+        logs, variance = np.zeros(len(kernels)), np.zeros(len(kernels))
+        for share, (part, sd) in zip(self.shares, parts, strict=True):
+            logs += share * part
+            variance += share * sd**2
+        sd = np.sqrt(variance)
+        outside = self.coverage.left(kernels, self.branches[0].roofline.seconds(kernels), sd)
+        spread = np.where(outside, EXTRAPOLATED_SPREAD, 1.0) * sd
+        return KernelPrediction(np.exp(logs), spread, outside, self.z_scores)
 
     def to_arrays(self, canaries: Quantities) -> dict[str, Any]:
         """Plain arrays with dotted names, and what the model says of a few canary kernels; `from_arrays` reads them."""

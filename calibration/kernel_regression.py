@@ -12,7 +12,7 @@ repeats and too few shapes are notes, which belong to the calibration and are sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,6 +32,9 @@ RESIDUAL_SHAPES = 16
 UNTESTED_LOG_SD = 0.3
 """sd of ln(measured / predicted) that is assumed where there are too few shapes to leave any out."""
 
+_MOST_SCORES = 400
+"""z scores that are kept of a large family, as quantiles of all of them."""
+
 _FOLDS = 5
 _FOLD_ROUNDS = 12
 _SHARES = (1.0, 0.75, 0.5, 0.25)
@@ -46,6 +49,7 @@ class RegressionReport:
     Args:
         constants: the roofline's constants with their covariance.
         roofline_error, error: mean |predicted / measured - 1| on left-out kernels, of the constants and of the model.
+        log_spread: root mean square of ln(measured / predicted) on left-out kernels, of the model.
         process_share: weight of the process in the residual; 0.0 where the gate kept the roofline alone.
         prior_share: weight of the prior's branch.
         notes: what a reader has to know.
@@ -54,6 +58,7 @@ class RegressionReport:
     constants: RooflineFit
     roofline_error: float
     error: float
+    log_spread: float
     process_share: float
     prior_share: float
     notes: tuple[str, ...]
@@ -79,7 +84,7 @@ class _LeftOut:
     sd: Floats
 
 
-def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[object] | None) -> tuple[_Sample, list[str]]:
+def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | None) -> tuple[_Sample, list[str]]:
     """One row per shape with the median of its times, and notes."""
     seconds = np.asarray(seconds, dtype=np.float64)
     if len(seconds) != len(kernels):
@@ -105,7 +110,8 @@ def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[object] | No
         )
     if len(medians) > 2 and np.ptp(medians) == 0:
         notes.append("all times are equal, so only the launch time is known")
-    names = np.arange(len(kernels)) if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
+    numbers: dict[Hashable, int] = {}
+    names = np.array([numbers.setdefault(group, len(numbers)) for group in groups or range(len(kernels))])
     keep = np.sort(first_rows)
     where = np.argsort(np.argsort(first_rows))
     ordered = np.empty_like(medians)
@@ -181,7 +187,7 @@ def _gated(branch: Branch, left_out: _LeftOut, seconds: Floats) -> tuple[Branch,
 
 
 def fit_kernel_model(
-    kernels: Quantities, seconds: Floats, groups: Sequence[object] | None = None, prior: Trees | None = None
+    kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | None = None, prior: Trees | None = None
 ) -> tuple[KernelModel, RegressionReport]:
     """Fit one kernel family of one device.
 
@@ -216,6 +222,8 @@ def fit_kernel_model(
     scores = np.sort(np.abs(np.log(sample.seconds) - logs) / sd)
     if count <= _FOLDS:
         scores = np.array([1.2816, 1.6449])  # normal quantiles of 80 and 90 %: there is nothing to measure them with
+    if count > _MOST_SCORES:
+        scores = np.quantile(scores, np.arange(1, _MOST_SCORES + 1) / (_MOST_SCORES + 1))
     constants = fitted[0][0]
     model = KernelModel(
         branches=branches,
@@ -228,6 +236,7 @@ def fit_kernel_model(
         constants=constants,
         roofline_error=mean_error(fitted[0][1].roofline, sample.seconds),
         error=mean_error(logs, sample.seconds),
+        log_spread=float(np.sqrt(np.mean((np.log(sample.seconds) - logs) ** 2))),
         process_share=branches[0].process_share,
         prior_share=0.0 if prior is None else float(shares[1]),
         notes=tuple(notes),

@@ -28,19 +28,16 @@ import numpy as np
 from sklearn import config_context
 from sklearn.linear_model import LinearRegression
 
-from calibration.features import QUANTITIES, UNITS, canonical, execution_of, family, features, quantities, seconds
+from calibration.features import QUANTITIES, canonical, execution_of, family, features, quantities, seconds
 from calibration.holdout import folds
 from calibration.intervals import Uncertainty, sandwich, stretch
-from oracle.constants import LARGEST_LOG_SD, Constant, KernelFit, MeasuredShape
+from oracle.constants import LARGEST_LOG_SD, POSSIBLE, UNITS, WIDEST_FACTOR, Constant, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.pricing import LayerCall
 
 UNTESTED_SD = 0.3
 """Standard deviation of ln(measured / predicted) that is assumed where there is no second layer to test with: additive
 constants missed the kernels of five public collections by 9 to 26 % in the mean."""
-
-WIDEST_FACTOR = 5.0
-"""A constant whose interval spans more than this is not identified."""
 
 _HUBER = 2.5
 _ROUNDS = 12
@@ -76,7 +73,10 @@ class _Solution:
 
     def why_not(self, position: int) -> str:
         """Why a constant is not identified; empty where it is."""
-        if self.coefficients[position] <= 0:
+        quantity, cost = QUANTITIES[self.columns[position]], float(self.coefficients[position])
+        least, most = POSSIBLE[quantity]
+        free = 1 / most if quantity.endswith("_per_s") else least
+        if cost <= WIDEST_FACTOR * free:  # exactly zero, or what rounding left of it
             return "no measured time depends on it"
         if self.known is None:
             return "the shapes vary it only together with another"

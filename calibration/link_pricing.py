@@ -7,6 +7,10 @@ nodes. Where only the inside of nodes and one device of each were measured, the 
 reduce-scatter inside, the share of each device between, all-gather inside (Jia et al., 2018; Cho et al., 2019); its
 parts follow one another, so it is an upper estimate where a library pipelines them.
 
+Of the forms in which a collective was called, the one with the most scales answers, and among equals the one that is
+most like a training step: kernels between calls, then a pause, then back to back; a send and receive as an exchange or
+around a ring before one way alone, because halos exchange and it is never less. CuPy answers only where torch cannot.
+
 Concurrent groups stretch the bandwidth-bound part t - alpha by the measured factor; between and beyond measured numbers
 of groups the factor grows in a straight line from 1. Where no contention was measured the links are taken to be shared
 out evenly (ParaDL's phi), and the price counts as extrapolated.
@@ -26,12 +30,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.draws import standard_rows
+from calibration.link_overlap import slowdown_of
 from calibration.link_rows import canonical
-from calibration.link_series import NORMAL_80, Answer, LinkSeries
-from calibration.link_values import LinkCalibration, LinkCurve, RankLaw
+from calibration.link_series import Answer, LinkSeries
+from calibration.link_values import NORMAL_80, CurveKey, LinkCalibration, LinkCurve, RankLaw
 from oracle.errors import BadInput, NotCalibrated, OutOfRange, UnknownName
 from oracle.estimate import DRAWS, Floats
-from oracle.pricing import Method, Prices, Transfer
+from oracle.pricing import Method, Prices, Slowdown, Transfer
 
 _NORMAL_90 = 1.6448536269514722
 _COMMON = np.sqrt(0.5)
@@ -78,6 +83,7 @@ class LinkTimer:
     def __init__(self, calibration: LinkCalibration, environment: str | None = None, dtype: str | None = None) -> None:
         self.calibration = calibration
         self.environment = _chosen(calibration, environment)
+        self._overlap = [item for item in calibration.overlap if item.environment == self.environment]
         mine = [curve for curve in calibration.curves if curve.key.environment == self.environment]
         laws = [law for law in calibration.laws if law.environment == self.environment]
         self._series = {
@@ -112,6 +118,14 @@ class LinkTimer:
             for index, method in zip(members, methods_of(answer), strict=True):
                 methods[index] = method
         return Prices(middle, draws, tuple(methods))
+
+    def slowdown(self, transfers: Sequence[Transfer]) -> Slowdown:
+        """By how much kernels and these transfers slow one another down; see `oracle.pricing.TransferTimer`."""
+        moving = [transfer for transfer in transfers if transfer.group > 1]
+        between = any(transfer.tier > 0 or transfer.group > self.ranks_per_node for transfer in moving)
+        names = {canonical(transfer.collective) for transfer in moving}
+        where = f"overlap/{self.calibration.fabric}/{self.environment}"
+        return slowdown_of(self._overlap, names, between, where)
 
     def at(self, collective: str, ranks: int, nodes: int, sizes_bytes: Floats) -> Answer:
         """What is known of a collective on so many nodes, which need not be full ones; 0 for unknown nodes.
@@ -188,7 +202,8 @@ class LinkTimer:
 
     def _stretched(self, answer: Answer, between: bool, concurrent: int) -> Answer:
         """What concurrent groups on the same links make of a price."""
-        known = {c.concurrent: c.factor for c in self.calibration.contention if c.between_nodes == between}
+        measured = [c for c in self.calibration.contention if c.between_nodes == between]
+        known = {c.concurrent: c.factor for c in measured}
         if concurrent in known:
             factor = known[concurrent]
         elif known:
@@ -205,7 +220,8 @@ class LinkTimer:
             extrapolated=answer.extrapolated | (not known),
             alpha_s=answer.alpha_s,
         )
-        return stretched if known else _widened(stretched, _SHARED_OUT_HALF)
+        shared = max((c.half for c in measured), default=_SHARED_OUT_HALF)
+        return _widened(stretched, shared * (1 - alpha / seconds))
 
     def _scatter(self, place: _Place, sizes: Floats, answer: Answer) -> Floats:
         """ln(draw / middle), shape (n, DRAWS), with the intervals of the answer."""
@@ -236,7 +252,7 @@ def _bent(rows: Floats, answer: Answer) -> Floats:
     return bent
 
 
-def _widened(answer: Answer, half: float) -> Answer:
+def _widened(answer: Answer, half: Floats | float) -> Answer:
     return Answer(
         log_s=answer.log_s,
         half_80=np.hypot(answer.half_80, half),
@@ -293,22 +309,31 @@ def _by_layout(curves: Iterable[LinkCurve]) -> dict[_Layout, list[LinkCurve]]:
 def _series(
     curves: Sequence[LinkCurve], laws: Sequence[RankLaw], calibration: LinkCalibration, dtype: str | None
 ) -> LinkSeries:
-    """The curves of one layout in one dtype: the wanted one, else that with the most scales, else the first by name."""
+    """The curves of one layout in one dtype (the wanted one, else that with the most scales) and one form."""
     dtypes = sorted({curve.key.dtype for curve in curves})
-    scales = {name: len({c.key.ranks for c in curves if c.key.dtype == name}) for name in dtypes}
-    name = dtype if dtype in dtypes else max(dtypes, key=lambda item: scales[item])
-    own = [curve for curve in curves if curve.key.dtype == name]
+    name = dtype if dtype in dtypes else max(dtypes, key=lambda item: _scales(curves, lambda key: key.dtype == item))
+    curves = [curve for curve in curves if curve.key.dtype == name]
+    forms = sorted({curve.key.form for curve in curves}, key=_preference)
+    form = max(forms, key=lambda item: _scales(curves, lambda key: key.form == item))
+    own = [curve for curve in curves if curve.key.form == form]
     key = own[0].key
+    mine = (key.collective, name, key.ranks_per_node, form)
     law = next(
-        (
-            law
-            for law in laws
-            if (law.collective, law.dtype, law.ranks_per_node) == (key.collective, name, key.ranks_per_node)
-            and key.nodes > 1
-        ),
+        (law for law in laws if (law.collective, law.dtype, law.ranks_per_node, law.form) == mine and key.nodes > 1),
         None,
     )
     return LinkSeries(own, law, calibration.spread)
+
+
+def _scales(curves: Sequence[LinkCurve], wanted: Callable[[CurveKey], bool]) -> int:
+    """At how many scales the wanted curves were measured."""
+    return len({curve.key.ranks for curve in curves if wanted(curve.key)})
+
+
+def _preference(form: str) -> tuple[bool, bool, int]:
+    """Among forms measured at equally many scales the least comes first; see the module."""
+    spacing = form.partition("spacing=")[2]
+    return ("api=" in form, "one_way" in form, 2 if not spacing else int(spacing.startswith("pause")))
 
 
 def _layout_text(layout: int) -> str:

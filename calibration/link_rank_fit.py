@@ -21,12 +21,12 @@ _SOFT = 0.1
 _STARTS = 12
 _BOUND = 60.0
 
-SeriesKey = tuple[str, str, str, int]
+SeriesKey = tuple[str, str, str, int, str]
 
 
 def series_key(key: CurveKey) -> SeriesKey:
-    """What curves of one series share: collective, dtype, environment, ranks per node."""
-    return (key.collective, key.dtype, key.environment, key.ranks_per_node)
+    """What curves of one series share: collective, dtype, environment, ranks per node, form."""
+    return (key.collective, key.dtype, key.environment, key.ranks_per_node, key.form)
 
 
 def fit_rank_laws(curves: Sequence[LinkCurve]) -> tuple[RankLaw, ...]:
@@ -41,7 +41,7 @@ def fit_rank_laws(curves: Sequence[LinkCurve]) -> tuple[RankLaw, ...]:
 
 
 def _fit(key: SeriesKey, curves: Sequence[LinkCurve]) -> RankLaw:
-    collective, dtype, environment, ranks_per_node = key
+    collective, dtype, environment, ranks_per_node, form = key
     counts = [len(curve.sizes_bytes) for curve in curves]
     ranks = np.repeat([float(curve.key.ranks) for curve in curves], counts)
     sizes = np.concatenate([curve.sizes_bytes for curve in curves])
@@ -51,7 +51,7 @@ def _fit(key: SeriesKey, curves: Sequence[LinkCurve]) -> RankLaw:
     names = [name for name, _, _ in SHAPES[collective]]
     branches = tuple(Branch(name, *map(float, row)) for name, row in zip(names, constants, strict=True))
     scales = tuple(sorted({curve.key.ranks for curve in curves}))
-    return RankLaw(collective, dtype, environment, ranks_per_node, branches, scales)
+    return RankLaw(collective, dtype, environment, ranks_per_node, branches, scales, form)
 
 
 def fit_branches(terms: Floats, seconds: Floats) -> Floats:

@@ -21,7 +21,7 @@ import numpy as np
 
 from calibration.link_curves import DOUBT_PER_DOUBLING, Flags, read
 from calibration.link_scaling import LEAST_SCALES, between_scales, joint_law, log_law, power_law
-from calibration.link_values import LinkCurve, RankLaw, Spread
+from calibration.link_values import NORMAL_80, LinkCurve, RankLaw, Spread
 from oracle.estimate import Floats
 
 LEAST_HALF = 0.03
@@ -30,8 +30,6 @@ LEAST_HALF = 0.03
 HALF_BETWEEN_SCALES = 0.2
 HALF_PER_DOUBLING_BY_LAW = 0.25
 HALF_PER_DOUBLING_FLAT = 0.5
-NORMAL_80 = 1.2815515655446004
-"""Standard deviations that an 80 % interval of a normal distribution reaches to each side."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 What may never be merged is told apart by what a measurement says of itself. Its *fabric* is the device, and the source
 and interconnect that its file names: one calibration holds one fabric. Its *environment* is everything else in its
-identity (library, variables, tool, node set, tag) with whatever in its case is no part of a `CurveKey` (the pattern of
-a send and receive, the spacing of calls): one curve holds one environment. In place and out of place, and calls of
-the same size, are repeats of one another.
+identity (library, variables, tool, node set, tag) with whatever in its case is no part of a `CurveKey`: one curve holds
+one environment. In place and out of place, and calls of the same size, are repeats of one another; the pattern of a
+send and receive, the spacing of calls and the library that called NCCL are the curve's form.
 
 In a scaling study every number of ranks may be a job with a mark of its own (a tag, a set of nodes). Such a mark is no
 environment, or no law in ranks could be fitted; but only the caller can know it, so the caller names the mark.
@@ -28,6 +28,10 @@ _OF_THE_KEY = frozenset(
     ["collective", "bytes", "ranks", "nodes", "dtype", "in_place", "concurrent", "algorithm", "protocol"]
 )
 """What of a case is in the curve's key or is a repeat of it."""
+
+
+FORM_KEYS = ("pattern", "spacing", "api")
+"""What of a case is the form in which a collective was called."""
 
 
 def label(values: Mapping[str, Any]) -> str:
@@ -56,7 +60,7 @@ def key_of(measurement: Measurement, job_keys: Collection[str] = ()) -> CurveKey
         BadInput: its case describes no collective.
     """
     case, identity = measurement.case, measurement.environment.identity
-    further = {name: value for name, value in case.items() if name not in _OF_THE_KEY}
+    further = {name: value for name, value in case.items() if name not in _OF_THE_KEY and name not in FORM_KEYS}
     settings = {name: identity[name] for name in identity if name not in FABRIC_KEYS and name not in job_keys}
     try:
         return CurveKey(
@@ -66,6 +70,7 @@ def key_of(measurement: Measurement, job_keys: Collection[str] = ()) -> CurveKey
             dtype=str(case["dtype"]),
             environment=label(settings | further),
             job=label({name: identity[name] for name in identity if name in job_keys}),
+            form=label({name: case[name] for name in FORM_KEYS if name in case}),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"a {measurement.phase} measurement has no usable case: {error}") from None

@@ -1,21 +1,30 @@
-"""What the fit of a network found, as plain numbers: curves, laws in ranks, contention, spread.
+"""What the fit of a network found, as plain numbers: curves, laws in ranks, contention, overlap, overhead, spread.
 
-A curve belongs to one (collective, ranks, nodes, dtype, environment, job). Two environments are never one curve: NCCL
-versions, variables and node sets change times by factors, and an average of two networks is the price of neither. A
-*job* is one run on one set of nodes inside an environment: its curves stay apart as well, but they may serve as the
+A curve belongs to one (collective, ranks, nodes, dtype, environment, job, form). Two environments are never one curve:
+NCCL versions, variables and node sets change times by factors, and an average of two networks is the price of neither.
+A *job* is one run on one set of nodes inside an environment: its curves stay apart as well, but they may serve as the
 scales of one series (every rank count of a scaling study is its own job), and several jobs at one scale show what a
-repeat does.
+repeat does. A *form* is how the same collective was called: the pattern of a send and receive, what lay between calls,
+which library called NCCL.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from oracle.errors import BadInput
+
+NORMAL_80 = 1.2815515655446004
+"""Standard deviations that an 80 % interval of a normal distribution reaches to each side."""
+
+FEW_MEASUREMENTS = 5
+"""Below so many measurements a quantile of them is none."""
 
 
 def _check(numbers: Iterable[float], where: str, *, above_zero: bool = False) -> None:
@@ -65,6 +74,7 @@ class CurveKey:
         dtype: the type of the items.
         environment: what may never be merged (NCCL version, variables, cluster).
         job: the run on one set of nodes; may be empty.
+        form: how it was called, such as `pattern=one_way`; empty for plain calls back to back.
     """
 
     collective: str
@@ -73,6 +83,7 @@ class CurveKey:
     dtype: str = ""
     environment: str = ""
     job: str = ""
+    form: str = ""
 
     @property
     def ranks_per_node(self) -> int:
@@ -83,7 +94,8 @@ class CurveKey:
     def text(self) -> str:
         """How messages name it."""
         nodes = f"{self.nodes} node{'s' if self.nodes != 1 else ''}" if self.nodes else "unknown nodes"
-        parts = (f"{self.collective} of {self.ranks} ranks on {nodes}", self.dtype, self.environment, self.job)
+        what = f"{self.collective} of {self.ranks} ranks on {nodes}"
+        parts = (what, self.dtype, self.form, self.environment, self.job)
         return ", ".join(part for part in parts if part)
 
 
@@ -143,7 +155,7 @@ class RankLaw:
     """How a series of curves between nodes grows with ranks: the joint law over sizes and ranks.
 
     Args:
-        collective, dtype, environment, ranks_per_node: the series.
+        collective, dtype, environment, ranks_per_node, form: the series.
         branches: the algorithms; the fastest is taken, as NCCL does.
         ranks: the scales it was fitted on.
     """
@@ -154,6 +166,42 @@ class RankLaw:
     ranks_per_node: int
     branches: tuple[Branch, ...]
     ranks: tuple[int, ...]
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A constant that was measured several times.
+
+    Args:
+        value: the median.
+        lo, hi: hold 80 % of the measurements; with fewer than five, all of them.
+        n: how many.
+    """
+
+    value: float
+    lo: float
+    hi: float
+    n: int
+
+    def __post_init__(self) -> None:
+        _check((self.hi - self.value, self.value - self.lo), "the interval of a constant")
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Measured:
+        """From at least one measurement.
+
+        >>> Measured.of([1.0, 3.0, 2.0])
+        Measured(value=2.0, lo=1.0, hi=3.0, n=3)
+        """
+        edges = (0.1, 0.9) if len(values) >= FEW_MEASUREMENTS else (0.0, 1.0)
+        lo, value, hi = np.quantile(values, [edges[0], 0.5, edges[1]])
+        return cls(float(value), float(lo), float(hi), len(values))
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of ln(value), from the interval of a positive constant."""
+        return math.log(self.hi / self.lo) / (2 * NORMAL_80)
 
 
 @dataclass(frozen=True)
@@ -164,16 +212,64 @@ class Contention:
         between_nodes: whether the links are those between nodes.
         concurrent: groups at the same time.
         factor: of time at bandwidth-bound sizes; 1 = they do not meet.
+        lo, hi: 80 % interval over sizes and curves; None where nobody kept it.
     """
 
     between_nodes: bool
     concurrent: int
     factor: float
+    lo: float | None = None
+    hi: float | None = None
 
     def __post_init__(self) -> None:
         if self.concurrent < 2:
             raise BadInput(f"contention is between at least two groups, not {self.concurrent}")
-        _check((self.factor,), "a contention factor", above_zero=True)
+        _check((self.factor, self.lo or self.factor, self.hi or self.factor), "a contention factor", above_zero=True)
+
+    @property
+    def half(self) -> float:
+        """Half-width of the 80 % interval in ln(factor)."""
+        return 0.5 * math.log(self.hi / self.lo) if self.hi and self.lo else 0.0
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """By how much a collective and a kernel slow one another down where they run at the same time.
+
+    Args:
+        collective, ranks, nodes, environment: of the collective.
+        kernel: what ran beside it, with its size.
+        of_kernels: time of the kernel beside the collective over its time alone.
+        of_collective: time of the collective beside the kernel over its time alone.
+    """
+
+    collective: str
+    ranks: int
+    nodes: int
+    environment: str
+    kernel: str
+    of_kernels: Measured
+    of_collective: Measured
+
+    def __post_init__(self) -> None:
+        _check((self.of_kernels.lo, self.of_collective.lo), f"the overlap with {self.kernel}", above_zero=True)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What torch.distributed adds to a small collective, in seconds: its time less that of the same NCCL through CuPy.
+
+    Args:
+        collective, ranks, nodes, dtype, environment: of both curves.
+        seconds: at each small size that both have.
+    """
+
+    collective: str
+    ranks: int
+    nodes: int
+    dtype: str
+    environment: str
+    seconds: Measured
 
 
 @dataclass(frozen=True)
@@ -209,6 +305,8 @@ class LinkCalibration:
         curves: one for each key.
         laws: of the series with enough scales.
         contention: measured factors.
+        overlap: measured factors.
+        overheads: of torch.distributed, where CuPy was measured too.
         spread: pooled over the curves.
         notes: what the fit wants said whenever it is used.
     """
@@ -220,6 +318,8 @@ class LinkCalibration:
     contention: tuple[Contention, ...] = ()
     spread: Spread = ASSUMED_SPREAD
     notes: tuple[str, ...] = ()
+    overlap: tuple[Overlap, ...] = ()
+    overheads: tuple[Overhead, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.curves:
@@ -253,6 +353,10 @@ class LinkCalibration:
                 contention=tuple(Contention(**item) for item in values["contention"]),
                 spread=Spread(**values["spread"]),
                 notes=tuple(str(note) for note in values["notes"]),
+                overlap=tuple(_overlap(item) for item in values.get("overlap", ())),
+                overheads=tuple(
+                    Overhead(**{**item, "seconds": Measured(**item["seconds"])}) for item in values.get("overheads", ())
+                ),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadInput(f"this is no calibration of links: {type(error).__name__} {error}") from None
@@ -272,9 +376,15 @@ def _curve(values: Mapping[str, Any]) -> LinkCurve:
 
 def _key(values: Mapping[str, Any]) -> CurveKey:
     texts = {name: str(values[name]) for name in ("collective", "dtype", "environment", "job")}
+    texts["form"] = str(values.get("form", ""))  # what was exported before forms were told apart has none
     return CurveKey(ranks=int(values["ranks"]), nodes=int(values["nodes"]), **texts)
 
 
 def _law(values: Mapping[str, Any]) -> RankLaw:
     branches = tuple(Branch(**branch) for branch in values["branches"])
     return RankLaw(**{**values, "branches": branches, "ranks": tuple(map(int, values["ranks"]))})
+
+
+def _overlap(values: Mapping[str, Any]) -> Overlap:
+    factors = {name: Measured(**values[name]) for name in ("of_kernels", "of_collective")}
+    return Overlap(**{**values, **factors})

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.link_curves import arrays, combined, doubt, inside_readings, read
+from calibration.link_overlap import fit_overheads
 from calibration.link_pieces import alpha_beta, choose_pieces, labelled_pieces, refine
 from calibration.link_rank_fit import fit_rank_laws
 from calibration.link_rows import FEW_SIZES, LinkRow, Series, gather
@@ -34,6 +35,7 @@ from calibration.link_values import (
     CurveKey,
     LinkCalibration,
     LinkCurve,
+    Measured,
     Spread,
 )
 from oracle.errors import BadInput
@@ -95,6 +97,7 @@ def fit_links(rows: Iterable[LinkRow], name: str, fabric: str) -> LinkCalibratio
         contention=fit_contention(gathered, curves),
         spread=pooled_spread(np.concatenate(ratios)),
         notes=tuple(notes),
+        overheads=fit_overheads(curves),
     )
 
 
@@ -168,11 +171,13 @@ def fit_contention(gathered: dict[tuple[CurveKey, int], Series], curves: Sequenc
     for (key, concurrent), series in gathered.items():
         if concurrent > 1 and key in alone:
             found[(key.nodes > 1, concurrent)].extend(_stretch(alone[key], series))
-    return tuple(
-        Contention(between, concurrent, max(1.0, float(np.median(factors))))
-        for (between, concurrent), factors in sorted(found.items())
-        if factors
-    )
+    return tuple(_contention(*where, factors) for where, factors in sorted(found.items()) if factors)
+
+
+def _contention(between: bool, concurrent: int, factors: Sequence[float]) -> Contention:
+    """No group gets faster in company: what says so is noise."""
+    measured = Measured.of([max(1.0, factor) for factor in factors])
+    return Contention(between, concurrent, measured.value, measured.lo, measured.hi)
 
 
 def _stretch(alone: LinkCurve, company: Series) -> list[float]:

@@ -6,15 +6,20 @@ no number of samples in one visit shows it. So the spread of a shape is that of 
 visit's median; with a single visit the scatter of its samples has to stand in for what was not seen. It is never
 taken as less than 1 %: the same shape at two places of one real step differs by about that.
 
-What moves all cases of a round together is the machine's drift. It does not average out over the layers of a step, so
-it is kept apart, as one number for the whole calibration.
+What moves all cases of a round together is the machine's drift. What of it the anchors have seen is divided out before
+(`calibration.drift`); the rest does not average out over the layers of a step, so it is kept apart, as one number for
+the whole calibration.
+
+The median is that of clean visits: a visit in which something else had the core (`preempted`, `stolen`) or the clocks
+were held back (`throttled`) is no ordinary state of the machine. It is kept in the store with its flag, and a case that
+has no other takes all it has. Not the fastest visit: `profiler.stopping` says why.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -39,6 +44,9 @@ totals covered in five public collections of GPU kernels."""
 LEAST_CASES = 8
 """Cases that a round must have for their median to be the machine's drift and not their own noise."""
 
+DISTURBED = frozenset({"preempted", "stolen", "throttled"})
+"""Flags of visits that a case does without where it has others."""
+
 Visits = dict[tuple[LayerCall, str], list[Measurement]]
 
 
@@ -59,7 +67,7 @@ def checked_samples(measurement: Measurement) -> Floats:
 
 
 def visits(measurements: Sequence[Measurement]) -> Visits:
-    """The visits of each (call, execution), in the order in which they were taken.
+    """The clean visits of each (call, execution), or all where none is clean, in the order in which they were taken.
 
     Raises:
         BadInput: a measurement describes no layer, or has a sample that is not a positive number.
@@ -69,7 +77,18 @@ def visits(measurements: Sequence[Measurement]) -> Visits:
         checked_samples(measurement)
         call = canonical(call_from_case(measurement.case, measurement.phase))
         found[(call, measurement.execution)].append(measurement)
-    return dict(found)
+    return {key: [visit for visit in taken if not _disturbed(visit)] or taken for key, taken in found.items()}
+
+
+def _disturbed(measurement: Measurement) -> bool:
+    return not DISTURBED.isdisjoint(measurement.flags)
+
+
+def disturbed_notes(found: Visits) -> Iterator[str]:
+    """That some cases have no clean visit."""
+    count = sum(_disturbed(taken[0]) for taken in found.values())
+    if count:
+        yield f"every visit of {count} of {len(found)} cases was preempted or throttled; their medians are of those"
 
 
 def _spread(log_samples: Floats) -> float:

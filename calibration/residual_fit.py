@@ -23,6 +23,9 @@ LARGEST_LOG_RESIDUAL = 1.5
 """Residuals are clipped there (a factor of 4.5) for the process: one kernel must not set the variance of a family."""
 
 _MOST_FITTED = 300
+_MOST_KEPT = 350
+"""Kernels that a process remembers: it takes their square in time to read back, and 100 kB to store."""
+
 _LEAST_SCALE = 0.15
 _CLAMP = 0.25
 _TREES = 150
@@ -32,7 +35,7 @@ _MIN_LEAF = 5
 
 
 def as_stored(inputs: Floats) -> Floats:
-    """Inputs rounded to float32, as they are stored: fit and reload see the same numbers."""
+    """Numbers rounded to float32, as they are stored: fit and reload see the same ones."""
     found: Floats = inputs.astype(np.float32).astype(np.float64)
     return found
 
@@ -75,6 +78,9 @@ def fit_process(
         start: a process on much the same kernels, whose hyper-parameters are a good start.
         rounds: the most iterations.
     """
+    if len(residuals) > _MOST_KEPT:  # the trees see the others
+        kept = np.random.default_rng(1).choice(len(residuals), _MOST_KEPT, replace=False)
+        inputs, residuals = inputs[kept], residuals[kept]
     inputs = as_stored(inputs)
     middle, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), _LEAST_SCALE)
     centre = float(np.median(residuals))
@@ -130,4 +136,4 @@ def fit_trees(inputs: Floats, residuals: Floats, weights: Floats | None = None) 
         right[row, nodes] = np.where(inner, tree.children_right, itself[row, nodes])
         cut[row, nodes] = np.where(inner, tree.threshold, _RATE * tree.value[:, 0, 0])
     depth = max(tree.max_depth for tree in grown)
-    return Trees(feature, left, right, cut, depth, float(model.init_.constant_[0, 0]))
+    return Trees(feature, left, right, as_stored(cut), depth, float(model.init_.constant_[0, 0]))

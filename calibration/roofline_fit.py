@@ -17,18 +17,25 @@ from scipy.optimize import least_squares, nnls
 
 from calibration.quantities import Quantities
 from calibration.roofline import CONSTANTS, Roofline
+from oracle.constants import POSSIBLE, WIDEST_FACTOR
 from oracle.errors import BadInput
 from oracle.estimate import Floats
 
-IDENTIFIED_LOG_SD = 0.6
-"""A constant whose logarithm is known no better than this (a factor of 5 across its 80 % interval) is unidentified."""
+Z80 = 1.2815515655446004
+"""Half the width of a normal 80 % interval in standard deviations."""
+
+IDENTIFIED_LOG_SD = float(np.log(WIDEST_FACTOR)) / (2 * Z80)
+"""A constant whose logarithm is known no better than this is not identified."""
 
 _SOFT_SCALE = 0.2
 _PRIOR_WEIGHT = 0.1
 _PRIOR_SD = np.array([2.0, 2.5, 2.5, 1.0, 0.5])
 _WAVE_MIDDLE = 0.7
-_LOWER = np.array([-35.0, -80.0, -60.0, -3.0, 0.0])
-_UPPER = np.array([5.0, 5.0, 5.0, 3.0, 1.5])
+# The bounds are those of the constants that are stored: rates enter as seconds per unit, the Winograd factor as ln.
+_LOWER = np.array(
+    [np.log(POSSIBLE["launch_s"][0]), *(-np.log(POSSIBLE[q][1]) for q in ("flop_per_s", "bytes_per_s")), -3.0, 1e-6]
+)
+_UPPER = np.array([5.0, 0.0, 0.0, 3.0, 1.5])
 _STARTS = ((0.9, 1.0, 0.3), (0.5, 0.3, 1.0), (0.2, 0.1, 0.3))
 
 

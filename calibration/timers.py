@@ -1,29 +1,42 @@
 """A `Calibration` as the oracle's `LayerTimer`: look up what was measured, compute the rest. NumPy only.
 
-A price is a *mean*, because steps add prices up and means add while medians do not. The constants are fitted to be
+A price is a *mean*, because steps add prices up and means add while medians do not. Additive constants are fitted to be
 unbiased for the mean time (`calibration.kernels`), so the usual correction exp(s^2 / 2) of a fit in logarithms would
-count the skew twice; the draws scatter around the price with factors of mean 1 instead. For a shape that was measured
+count the skew twice; a roofline with its residual is such a fit and brings its mean along (`calibration.kernel_model`).
+The draws scatter around the price with factors of mean 1. For a shape that was measured
 itself the median is the price: its spread of a few percent moves the mean by less than a thousandth.
 
 Three things make a price uncertain, and each has draws of its own: the constants (drawn jointly when they were
-fitted), how far a shape lies from its family's line (the held-out residual; independent between shapes, the same
-wherever a shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
+fitted) or the error of the residual process (drawn as functions, so that shapes that resemble one another share it),
+how far a shape lies from its family's line (the held-out residual; independent between shapes, the same wherever a
+shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
 two calibrations of one device share the residuals of its shapes; the noise of measured shapes and the drift belong to
-one calibration, under whatever name it is stored. A family of which nothing but single shapes is known (a fit found no
-constant that the measurements identify) is priced by the nearest of them, as an extrapolation with a wide interval.
+one calibration, under whatever name it is stored.
+
+A layer that was measured at another number of samples is priced by its family's fit times the factor by which its own
+measurements differ from that fit (the geometric mean, where it was measured at several). The factor belongs to the
+layer: how well its algorithm suits its channels and windows, and, where it was timed inside a step, what the step does
+to it. The fit then only has to say how time grows with the samples, so that its constants' errors and the shape's own
+residual cancel; what is left is a spread that grows with the logarithm of the distance. A family of which nothing but
+single shapes is known (a fit found no constant that the measurements identify) is priced by the nearest of them, as an
+extrapolation with a wide interval.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calibration.call_quantities import call_quantities
 from calibration.draws import bank, pick, unit_mean_factors
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
+from calibration.stored_model import StoredModel, read_model
 from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats, Ints
@@ -39,8 +52,16 @@ EXTRAPOLATED_SPREAD = 2.0
 """By how much the residual of a family is widened outside the range that was measured."""
 
 
+ANCHORED_SD = 0.06
+"""Spread of ln(seconds) of a price that rests on the same layer's measurement at e times the samples, or at 1/e."""
+
 NEAREST_SD = 0.5
 """Spread of ln(seconds) of a price that is a measured shape's time in proportion to the work."""
+
+
+MOST_KNOTS = 64
+"""Numbers of samples of one call that are priced by a roofline: between them, evenly in the logarithm, waves come and
+go by a few percent, and a sweep over every batch asks for thousands."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +80,15 @@ class _Line:
     measured: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True)
+class _Fitted:
+    """What a fit says of n calls: middles (n,), draws (n, DRAWS), and which lie inside what was measured."""
+
+    middle_s: Floats
+    draws_s: Floats
+    inside: NDArray[np.bool_]
+
+
 class CalibratedTimer:
     """Prices layer calls on the calibrated device under one execution.
 
@@ -71,12 +101,13 @@ class CalibratedTimer:
         self.calibration = calibration
         self.execution = execution
         self._fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
-        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items()}
+        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items() if not fit.arrays}
         self._shapes = {
             LayerCall(shape.layer, shape.phase, shape.samples): shape
             for shape in calibration.shapes
             if self._same_key(shape)
         }
+        self._models: dict[tuple[str, Phase, str], StoredModel] = {}
         self._measured = defaultdict[tuple[Layer, Phase], list[tuple[int, float]]](list)
         for call, shape in self._shapes.items():
             self._measured[call.layer, call.phase].append((call.samples, shape.seconds))
@@ -131,11 +162,21 @@ class CalibratedTimer:
             for column in places[n]
         ]
         for row in (row for row, line in enumerate(known) if line is None):
-            own = self.price([replace(calls[row], samples=n) for n in samples.tolist()])
-            apart += [(row, column, middle_s) for column, middle_s in enumerate(own.middle_s.tolist())]
+            apart += [(row, column, middle_s) for column, middle_s in enumerate(self._curve_s(calls[row], samples))]
         rows, columns, apart_s = np.array(apart).reshape(-1, 3).T
         lines = np.array([(line.start_s, line.sample_s) if line else (0.0, 0.0) for line in known])
         return Curves(lines, rows.astype(np.int64), columns.astype(np.int64), apart_s)
+
+    def _curve_s(self, call: LayerCall, samples: Ints) -> list[float]:
+        """Middles of a call whose time is no line; of many samples MOST_KNOTS are priced, and what was measured."""
+        knots = samples
+        if len(samples) > MOST_KNOTS:
+            spread = np.searchsorted(samples, np.geomspace(samples[0], samples[-1], MOST_KNOTS))
+            measured = [n for n, _ in self._measured.get((call.layer, call.phase), ())]
+            knots = np.union1d(samples[np.minimum(spread, len(samples) - 1)], np.intersect1d(samples, measured))
+        middle_s = self.price([replace(call, samples=n) for n in knots.tolist()]).middle_s
+        found: list[float] = np.exp(np.interp(np.log(samples), np.log(knots), np.log(middle_s))).tolist()
+        return found
 
     def _learn_lines(self, calls: Sequence[LayerCall]) -> None:
         """Calls of one sample as lines: a kernel's work is a straight line, so two of its features give all."""
@@ -149,7 +190,11 @@ class CalibratedTimer:
                 line = _Line(update_s[call], 0.0)
             elif key in self._values:
                 one_s, two_s = seconds(np.array([one, two]), self._values[key]).tolist()
-                line = _Line(2 * one_s - two_s, two_s - one_s, tuple(self._measured.get((call.layer, call.phase), ())))
+                if self._own(call):
+                    blank = np.zeros((1, self._bank.shape[1]))
+                    factor = float(self._own_factors(self._fits[key], [call], blank)[0][0])
+                    one_s, two_s = factor * one_s, factor * two_s
+                line = _Line(2 * one_s - two_s, two_s - one_s, tuple(self._own(call)))
             self._lines[call.layer, call.phase] = line
 
     def _learn(self, calls: Iterable[LayerCall]) -> None:
@@ -163,8 +208,9 @@ class CalibratedTimer:
         if measured:
             self._look_up(measured)
         for (name, phase), members in by_fit.items():
-            if (name, phase) in self._fits:
-                self._compute(self._fits[(name, phase)], members)
+            fit = self._fits.get((name, phase))
+            if fit is not None:
+                self._compute(fit, members)
             else:
                 self._scale_nearest([shape for shape in self._shapes.values() if _is_of(shape, name, phase)], members)
 
@@ -176,16 +222,64 @@ class CalibratedTimer:
         self._keep(calls, middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
 
     def _compute(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
+        """Price calls by a fit, and by their layers' own measurements at other numbers of samples."""
+        rows = self._rows(self.calibration.device, map(_text, calls))
+        fitted = self._fitted(fit, calls, rows)
+        middle, draws = fitted.middle_s, fitted.draws_s
+        owned = [index for index, call in enumerate(calls) if call.phase is not Phase.UPDATE and self._own(call)]
+        if owned:
+            own, own_draws = self._own_factors(fit, [calls[index] for index in owned], rows[owned])
+            middle[owned], draws[owned] = middle[owned] * own, draws[owned] * own_draws
+        for chosen, method in ((fitted.inside, Method.FITTED), (~fitted.inside, Method.EXTRAPOLATED)):
+            members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
+            self._keep(members, middle[chosen], draws[chosen], method)
+
+    def _own(self, call: LayerCall) -> Sequence[tuple[int, float]]:
+        """The samples at which a call's layer was measured in its phase, with the seconds."""
+        return self._measured.get((call.layer, call.phase), ())
+
+    def _own_factors(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> tuple[Floats, Floats]:
+        """By how much measurements of the same layers differ from a fit: of middles (n,), of draws (n, DRAWS)."""
+        known = [self._own(call) for call in calls]
+        counts = [len(measured) for measured in known]
+        anchors = [replace(call, samples=n) for call, own in zip(calls, known, strict=True) for n, _ in own]
+        fitted = self._fitted(fit, anchors, np.repeat(rows, counts, axis=0))
+        logs = np.log([own_s for own in known for _, own_s in own])
+        first, share = np.cumsum([0, *counts[:-1]]), 1 / np.array(counts)
+        middle = share * np.add.reduceat(logs - np.log(fitted.middle_s), first)
+        draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted.draws_s), first)
+        away = [min(abs(math.log(call.samples / n)) for n, _ in own) for call, own in zip(calls, known, strict=True)]
+        spread = unit_mean_factors(ANCHORED_SD * np.array(away)[:, None] * rows)
+        return np.exp(middle), np.exp(draws) * spread
+
+    def _fitted(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
+        return self._evaluated(fit, calls, rows) if fit.arrays else self._computed(fit, calls, rows)
+
+    def _computed(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
+        """Additive constants."""
         table = features(calls, self.execution)
         values, draws = coefficients(fit.constants)
         inside = np.array([_inside(fit, call, row) for call, row in zip(calls, table, strict=True)])
         spread = np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd
-        rows = self._rows(self.calibration.device, map(_text, calls))
-        prices = seconds(table, draws) * unit_mean_factors(spread[:, None] * rows)
-        middle = seconds(table, values)
-        for chosen, method in ((inside, Method.FITTED), (~inside, Method.EXTRAPOLATED)):
-            members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
-            self._keep(members, middle[chosen], prices[chosen], method)
+        return _Fitted(
+            seconds(table, values), seconds(table, draws) * unit_mean_factors(spread[:, None] * rows), inside
+        )
+
+    def _evaluated(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
+        """A roofline and the residual over it; the calls of another family are an extrapolation."""
+        if fit.key not in self._models:
+            self._models[fit.key] = read_model(fit)
+        known = self._models[fit.key]
+        by_family: dict[str, list[int]] = defaultdict(list)
+        for index, call in enumerate(calls):
+            by_family[family(call.layer, call.phase)].append(index)
+        found = _Fitted(np.empty(len(calls)), np.empty(rows.shape), np.empty(len(calls), dtype=bool))
+        for name, places in by_family.items():
+            kernels = call_quantities([calls[place] for place in places], self.execution, known.processor)
+            prediction, draws = known.model.predict_with_draws(kernels, rows[places])
+            found.middle_s[places], found.draws_s[places] = prediction.mean_s, draws
+            found.inside[places] = ~(prediction.extrapolated | (name != fit.family))
+        return found
 
     def _scale_nearest(self, shapes: Sequence[MeasuredShape], calls: Sequence[LayerCall]) -> None:
         """Price calls of a family without constants by its most similar measured shape, in proportion to the work."""

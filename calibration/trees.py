@@ -27,7 +27,7 @@ class Trees:
     """A sum of trees.
 
     Args:
-        feature, left, right: shape (trees, slots), small integers; cut: shape (trees, slots).
+        feature, left, right: shape (trees, slots), small integers; cut: shape (trees, slots), exact in float32.
         depth: steps from the root to the deepest leaf.
         base: what is added to the sum.
     """
@@ -68,11 +68,11 @@ class Trees:
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays; `from_arrays` reads them back."""
         nodes = np.stack([self.feature, self.left, self.right])
-        return {"nodes": nodes, "cut": self.cut, "numbers": np.array([self.depth, self.base])}
+        return {"nodes": nodes, "cut": self.cut.astype(np.float32), "numbers": np.array([self.depth, self.base])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Trees:
         """Read `to_arrays` back."""
         feature, left, right = arrays["nodes"]
         depth, base = arrays["numbers"]
-        return cls(feature, left, right, arrays["cut"], int(depth), float(base))
+        return cls(feature, left, right, np.asarray(arrays["cut"], dtype=np.float64), int(depth), float(base))

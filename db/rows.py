@@ -15,6 +15,7 @@ from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
 from oracle.layers import layer_from_dict
+from oracle.stored_array import StoredArray
 from profiler.measurement import Environment, Measurement
 
 Columns = dict[str, Any]
@@ -140,6 +141,20 @@ def constant_columns(constant: Constant, calibration_id: int) -> Columns:
     }
 
 
+def array_columns(fit: KernelFit, array: StoredArray, calibration_id: int) -> Columns:
+    """A row of `kernel_array`."""
+    return {
+        "calibration_id": calibration_id,
+        "family": fit.family,
+        "phase": str(fit.phase),
+        "execution": fit.execution,
+        "name": array.name,
+        "dtype": array.dtype,
+        "shape": list(array.shape),
+        "numbers": array.numbers,
+    }
+
+
 def shape_columns(shape: MeasuredShape, calibration_id: int) -> Columns:
     """A row of `measured_shape`."""
     return {
@@ -156,7 +171,11 @@ def shape_columns(shape: MeasuredShape, calibration_id: int) -> Columns:
 
 
 def calibration_from(
-    row: Row[Any], fits: Iterable[Row[Any]], constants: Iterable[Row[Any]], shapes: Iterable[Row[Any]]
+    row: Row[Any],
+    fits: Iterable[Row[Any]],
+    constants: Iterable[Row[Any]],
+    arrays: Iterable[Row[Any]],
+    shapes: Iterable[Row[Any]],
 ) -> Calibration:
     """The calibration in its rows, each kind in the order in which it was stored.
 
@@ -166,13 +185,21 @@ def calibration_from(
     by_fit: defaultdict[tuple[str, Phase, str], list[Constant]] = defaultdict(list)
     for constant in map(_constant_from, constants):
         by_fit[constant.family, constant.phase, constant.execution].append(constant)
+    models: defaultdict[tuple[str, Phase, str], list[StoredArray]] = defaultdict(list)
+    for array in arrays:
+        stored = StoredArray(array.name, array.dtype, tuple(array.shape), array.numbers)
+        models[array.family, Phase(array.phase), array.execution].append(stored)
     return Calibration(
         name=row.name,
         device=row.device,
         created_at=row.created_at,
         environment=row.environment,
         validity_key=row.validity_key,
-        fits=tuple(_fit_from(fit, by_fit[fit.family, Phase(fit.phase), fit.execution]) for fit in fits),
+        fits=tuple(
+            _fit_from(fit, by_fit[key], models[key])
+            for fit in fits
+            for key in [(fit.family, Phase(fit.phase), fit.execution)]
+        ),
         shapes=tuple(map(_shape_from, shapes)),
         common_sd=row.common_sd,
         notes=tuple(row.notes),
@@ -193,7 +220,7 @@ def _constant_from(row: Row[Any]) -> Constant:
     )
 
 
-def _fit_from(row: Row[Any], constants: Sequence[Constant]) -> KernelFit:
+def _fit_from(row: Row[Any], constants: Sequence[Constant], arrays: Sequence[StoredArray]) -> KernelFit:
     return KernelFit(
         family=row.family,
         phase=Phase(row.phase),
@@ -207,6 +234,7 @@ def _fit_from(row: Row[Any], constants: Sequence[Constant]) -> KernelFit:
         flop_hi=row.flop_hi,
         bytes_lo=row.bytes_lo,
         bytes_hi=row.bytes_hi,
+        arrays=tuple(arrays),
     )
 
 

@@ -59,6 +59,7 @@ IMMUTABLE = (
     "calibration_run",
     "kernel_fit",
     "constant",
+    "kernel_array",
     "measured_shape",
     "imported_file",
     "imported_fact",
@@ -170,6 +171,23 @@ class ConstantRow(TypedColumns):
     draws: Column[list[float]] = Column(JSON, nullable=False)
 
 
+class KernelArrayRow(TypedColumns):
+    """One array of the residual model over a fit's roofline; a fit without any is additive.
+
+    `numbers` is a flat JSON list, the last axis fastest, kept as text: a prediction reads few of them.
+    """
+
+    id: Column[int] = Column(Integer, primary_key=True)
+    calibration_id: Column[int] = Column(Integer, nullable=False)
+    family: Column[str] = Column(String(64), nullable=False)
+    phase: Column[str] = Column(String(32), nullable=False)
+    execution: Column[str] = Column(String(64), nullable=False)
+    name: Column[str] = Column(String(64), nullable=False)
+    dtype: Column[str] = Column(String(16), nullable=False)
+    shape: Column[list[int]] = Column(JSON, nullable=False)
+    numbers: Column[str] = Column(Text().with_variant(Text(2**24), "mysql"), nullable=False)
+
+
 class MeasuredShapeRow(TypedColumns):
     """A layer call that was measured itself, `samples` samples at once, `n` times."""
 
@@ -199,7 +217,7 @@ class ImportedFileRow(TypedColumns):
 
 
 class ImportedFactRow(TypedColumns):
-    """Something that a tool printed without timing it: a topology, a device, a choice of algorithm."""
+    """Something said beside the measurements of a run: a topology that a tool printed, a case that did not fit."""
 
     id: Column[int] = Column(Integer, primary_key=True)
     run_id: Column[str] = Column(String(64), ForeignKey("run.id"), nullable=False)
@@ -285,6 +303,16 @@ constant = Table(
     CheckConstraint("value > 0", name="value"),
     CheckConstraint("0 < lo AND lo <= value AND value <= hi", name="interval"),
     Index(None, "name"),
+)
+kernel_array = Table(
+    "kernel_array",
+    METADATA,
+    KernelArrayRow,
+    ForeignKeyConstraint(
+        ["calibration_id", "family", "phase", "execution"],
+        ["kernel_fit.calibration_id", "kernel_fit.family", "kernel_fit.phase", "kernel_fit.execution"],
+    ),
+    UniqueConstraint("calibration_id", "family", "phase", "execution", "name"),
 )
 measured_shape = Table(
     "measured_shape",

@@ -6,50 +6,27 @@ is no method that changes or removes a measurement or a calibration: a new fit i
 
 from __future__ import annotations
 
-import secrets
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, insert, select
 
-from db import imports, networks, rows, schema
+from db import collected, imports, networks, rows, runs, schema
 from db.environments import remember_environment
 from db.errors import one_line, said_in_one_line
 from db.imports import ImportedFile, ImportWriter
 from db.networks import Network, NetworkSummary
 from db.opening import WRITING, Opened, open_database
+from db.runs import Run
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
 from profiler.importers.base import Fact
 from profiler.measurement import Environment, Measurement
-
-
-@dataclass(frozen=True)
-class Run:
-    """One command that measured.
-
-    Args:
-        id: what its measurements carry; sorts by time.
-        command: what was typed.
-        device: the device's name.
-        started_at, finished_at: UTC, ISO 8601; `finished_at` is None until it has ended.
-        status: one of `db.schema.RUN_STATUSES`; a run whose process was killed stays `running`.
-        measurements: how many it has stored.
-    """
-
-    id: str
-    command: str
-    device: str
-    started_at: str
-    finished_at: str | None
-    status: str
-    measurements: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +36,7 @@ class CalibrationSummary:
     Args:
         constants, shapes: how many it has.
         median_held_out_error, worst_held_out_error: over its fits, as a fraction of the time; None without fits.
+        environment: the identity that it was measured in.
     """
 
     name: str
@@ -68,6 +46,7 @@ class CalibrationSummary:
     shapes: int
     median_held_out_error: float | None
     worst_held_out_error: float | None
+    environment: dict[str, str]
 
 
 class Store:
@@ -78,7 +57,8 @@ class Store:
     []
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, address: str = "") -> None:
+        self.address = address  # as it was opened, for another process; it may hold a password
         self._engine = opened.engine
         self.location = opened.where
         self._writable = opened.writable
@@ -96,7 +76,7 @@ class Store:
         Raises:
             StoreError: one line that says what is in the way.
         """
-        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s))
+        return cls(open_database(url_or_path, create=create, timeout_s=timeout_s), url_or_path)
 
     def close(self) -> None:
         """Let go of the database; everything is stored already."""
@@ -110,27 +90,29 @@ class Store:
     ) -> None:
         self.close()
 
-    def begin_run(self, command: str, device: str, environment: Environment) -> str:
+    def begin_run(self, command: str, device: str, environment: Environment, facts: Iterable[Fact] = ()) -> str:
         """Note that a command begins to measure; returns the run's id.
 
         Args:
             command: what was typed.
             device: the device's name.
             environment: what makes the numbers reproducible, as it was at the start.
+            facts: what the run has to say from its start on.
         """
-        now = datetime.now(UTC)
-        run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         with self._writing() as connection:
-            row = {
-                "id": run_id,
-                "command": command,
-                "device": device,
-                "started_at": now.isoformat(timespec="seconds"),
-                "status": "running",
-                "environment_id": remember_environment(connection, environment),
-            }
-            connection.execute(insert(schema.run), row)
+            run_id = runs.begin(connection, command, device, environment)
+            runs.add_facts(connection, run_id, facts)
         return run_id
+
+    def resume_run(self, run_id: str, fact: Fact) -> None:
+        """Note that a run goes on; the caller makes sure that no other process works on it.
+
+        Raises:
+            UnknownName: no such run.
+        """
+        with self._writing() as connection:
+            runs.resume(connection, run_id)
+            runs.add_facts(connection, run_id, [fact])
 
     def finish_run(self, run_id: str, status: str = "finished") -> None:
         """Note how a run ended: `finished`, `interrupted` or `failed`.
@@ -138,14 +120,17 @@ class Store:
         Raises:
             UnknownName: no such run, or no such end.
         """
-        endings = schema.RUN_STATUSES[1:]
-        if status not in endings:
-            raise UnknownName("end of a run", status, endings)
         with self._writing() as connection:
-            _check_runs(connection, [run_id])
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            ended = update(schema.run).where(schema.run.c.id == run_id).values(status=status, finished_at=now)
-            connection.execute(ended)
+            runs.finish(connection, run_id, status)
+
+    def add_fact(self, run_id: str, fact: Fact) -> None:
+        """Store something that a run has to say beside its measurements.
+
+        Raises:
+            UnknownName: no such run.
+        """
+        with self._writing() as connection:
+            runs.add_facts(connection, run_id, [fact])
 
     def add_measurement(self, measurement: Measurement) -> None:
         """Store one measurement; see `add_measurements`."""
@@ -161,7 +146,7 @@ class Store:
         if not measurements:
             return
         with self._writing() as connection:
-            _check_runs(connection, {measurement.run_id for measurement in measurements})
+            runs.check(connection, {measurement.run_id for measurement in measurements})
             columns = [
                 rows.measurement_columns(measurement, remember_environment(connection, measurement.environment))
                 for measurement in measurements
@@ -170,14 +155,8 @@ class Store:
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
-        count = func.count(schema.measurement.c.id).label("measurements")
-        query = select(schema.run, count).outerjoin(schema.measurement).group_by(schema.run.c.id)
         with self._reading() as connection:
-            found = connection.execute(query.order_by(schema.run.c.started_at, schema.run.c.id)).all()
-        return [
-            Run(row.id, row.command, row.device, row.started_at, row.finished_at, row.status, row.measurements)
-            for row in found
-        ]
+            return runs.all_runs(connection)
 
     def measurements(self, run_id: str) -> list[Measurement]:
         """The measurements of one run, in the order in which they were stored.
@@ -188,11 +167,24 @@ class Store:
         own = schema.measurement.c.run_id == run_id
         used = select(schema.measurement.c.environment_id).where(own)
         with self._reading() as connection:
-            _check_runs(connection, [run_id])
+            runs.check(connection, [run_id])
             query = select(schema.environment).where(schema.environment.c.id.in_(used))
             environments = {row.id: rows.environment_from(row) for row in connection.execute(query)}
             found = connection.execute(select(schema.measurement).where(own).order_by(schema.measurement.c.id)).all()
             return [rows.measurement_from(row, environments[row.environment_id]) for row in found]
+
+    def collect(self, command: str, measurements: Sequence[Measurement]) -> int:
+        """Store a run that was measured elsewhere, or what of it is not here yet; returns how many were added.
+
+        Args:
+            command: what measured it; a run of that id must be of the same command.
+            measurements: of one run.
+
+        Raises:
+            BadInput: the run's id belongs to another command here, or a measurement cannot be one.
+        """
+        with self._writing() as connection:
+            return collected.add_missing(connection, command, measurements)
 
     @contextmanager
     def importing(self, sha256: str, name: str) -> Iterator[ImportWriter]:
@@ -211,7 +203,7 @@ class Store:
             return imports.all_imports(connection)
 
     def facts(self, run_id: str) -> list[Fact]:
-        """What the file of an import said beside its measurements, in the order of the file."""
+        """What a run, or the file of an import, said beside its measurements, in that order."""
         with self._reading() as connection:
             return imports.facts_of(connection, run_id)
 
@@ -229,7 +221,7 @@ class Store:
         with self._writing() as connection:
             taken = _is_taken(connection, network.name)
             if not taken:
-                _check_runs(connection, sources)
+                runs.check(connection, sources)
                 networks.insert_network(connection, network, sources)
         if taken:
             raise self._taken(network.name)
@@ -248,13 +240,16 @@ class Store:
         with self._reading() as connection:
             return networks.all_networks(connection)
 
-    def add_calibration(self, calibration: Calibration, run_ids: Iterable[str], taken_ok: bool = False) -> None:
+    def add_calibration(
+        self, calibration: Calibration, run_ids: Iterable[str], taken_ok: bool = False, *, finishes: str | None = None
+    ) -> None:
         """Store a calibration with all it holds, or nothing.
 
         Args:
             calibration: its name must be free.
             run_ids: the runs that it was fitted from; none for one that came from elsewhere.
             taken_ok: accept a taken name where the very same calibration is stored under it.
+            finishes: the run that has done with this all that it was asked.
 
         Raises:
             BadInput: the name is taken.
@@ -264,8 +259,10 @@ class Store:
         with self._writing() as connection:
             taken = _is_taken(connection, calibration.name)
             if not taken:
-                _check_runs(connection, sources)
+                runs.check(connection, sources)
                 _insert_calibration(connection, calibration, sources)
+                if finishes is not None:
+                    runs.finish(connection, finishes, "finished")
         if taken and not (taken_ok and self._is_stored(calibration)):
             raise self._taken(calibration.name)
 
@@ -293,7 +290,7 @@ class Store:
             head = connection.execute(select(schema.calibration).where(schema.calibration.c.id == found)).one()
             parts = [
                 connection.execute(select(part).where(part.c.calibration_id == found).order_by(part.c.id)).all()
-                for part in (schema.kernel_fit, schema.constant, schema.measured_shape)
+                for part in (schema.kernel_fit, schema.constant, schema.kernel_array, schema.measured_shape)
             ]
             return rows.calibration_from(head, *parts)
 
@@ -327,6 +324,7 @@ class Store:
                 shapes=shapes[head.id],
                 median_held_out_error=statistics.median(errors[head.id]) if errors[head.id] else None,
                 worst_held_out_error=max(errors[head.id], default=None),
+                environment=head.environment,
             )
             for head in heads
         ]
@@ -355,13 +353,6 @@ class Store:
             raise StoreError(f"{self.location} was deleted while it was open; what was stored in it is lost")
 
 
-def _check_runs(connection: Connection, run_ids: Iterable[str]) -> None:
-    for run_id in run_ids:
-        if connection.scalar(select(schema.run.c.id).where(schema.run.c.id == run_id)) is None:
-            latest = select(schema.run.c.id).order_by(schema.run.c.id.desc()).limit(10)
-            raise UnknownName("run", run_id, connection.scalars(latest))
-
-
 def _calibration_id(connection: Connection, name: str) -> int | None:
     return connection.scalar(select(schema.calibration.c.id).where(schema.calibration.c.name == name))
 
@@ -383,6 +374,7 @@ def _insert_calibration(connection: Connection, calibration: Calibration, run_id
     for table, columns in (
         (schema.kernel_fit, [rows.fit_columns(fit, new) for fit in calibration.fits]),
         (schema.constant, [rows.constant_columns(constant, new) for constant in calibration.constants]),
+        (schema.kernel_array, [rows.array_columns(fit, a, new) for fit in calibration.fits for a in fit.arrays]),
         (schema.measured_shape, [rows.shape_columns(shape, new) for shape in calibration.shapes]),
         (schema.calibration_run, [{"calibration_id": new, "run_id": run_id} for run_id in run_ids]),
     ):

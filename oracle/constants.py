@@ -10,6 +10,7 @@ from datetime import datetime
 from oracle.errors import BadInput
 from oracle.estimate import DRAWS
 from oracle.layer import Layer, Phase
+from oracle.stored_array import StoredArray
 
 CONSTANT_LEVEL = 0.8
 """The level of the interval [lo, hi] that every constant carries."""
@@ -18,11 +19,20 @@ LONGEST_NAME = 200
 """Characters in a calibration's name: short enough for an index in any database."""
 
 
-UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s"}
-"""The quantities that a constant may be, with their units."""
+UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s", "winograd_factor": "1", "wave_exponent": "1"}
+"""The quantities that a constant may be, with their units; the last two belong to the roofline law alone."""
 
-POSSIBLE = {"launch_s": (1e-12, 1e6), "flop_per_s": (1.0, 1e21), "bytes_per_s": (1.0, 1e18)}
+POSSIBLE = {
+    "launch_s": (1e-12, 1e6),
+    "flop_per_s": (1.0, 1e21),
+    "bytes_per_s": (1.0, 1e18),
+    "winograd_factor": (0.04, 25.0),
+    "wave_exponent": (1e-6, 1.5),
+}
 """Far beyond any device on both sides: what lies outside is a slip, and would overflow further on."""
+
+WIDEST_FACTOR = 5.0
+"""A constant whose 80 % interval spans more than this factor is not identified; an exponent, more than 1."""
 
 LARGEST_LOG_SD = 5.0
 """A spread of ln(seconds) above which a price says nothing: a factor of 150 either way."""
@@ -36,7 +46,7 @@ class Constant:
         family: the kernel family, such as `conv2d` or `linear` (see `calibration.features`).
         phase: the phase of its kernels.
         execution: `Execution.kernel_key`, or `update_key` for updates.
-        quantity: `launch_s`, `flop_per_s` or `bytes_per_s`: what this family reached, not what a data sheet says.
+        quantity: a name in `UNITS`: what this family reached, not what a data sheet says.
         value, unit: in SI.
         lo, hi: the 80 % interval.
         draws: DRAWS values that belong with those of the family's other constants, draw by draw.
@@ -56,6 +66,13 @@ class Constant:
     def name(self) -> str:
         """What the constant is called in tables and in SQL."""
         return f"{self.family}.{self.phase}.{self.quantity}"
+
+    @property
+    def identified(self) -> bool:
+        """Whether the measurements pin it down."""
+        if self.quantity == "wave_exponent":
+            return self.hi - self.lo <= 1.0
+        return self.hi <= WIDEST_FACTOR * self.lo
 
     def __post_init__(self) -> None:
         numbers = (self.value, self.lo, self.hi, *self.draws)
@@ -80,11 +97,13 @@ class KernelFit:
     """The constants of one (family, phase, execution) and how far they can be trusted.
 
     Args:
-        constants: `launch_s` and those of `flop_per_s` and `bytes_per_s` that the measurements identify.
+        constants: of the additive law `launch_s` and those of `flop_per_s` and `bytes_per_s` that the measurements
+            identify; of the roofline law all that were fitted.
         shapes: distinct shapes fitted; samples: raw samples behind them.
         held_out_error: mean |predicted / measured - 1| on shapes left out of the fit.
         residual_sd: standard deviation of ln(measured / predicted) on shapes left out of the fit.
         flop_lo, flop_hi, bytes_lo, bytes_hi: the range of work that was measured.
+        arrays: the residual model over a roofline (`calibration.stored_model`); none where the constants add up.
     """
 
     family: str
@@ -99,6 +118,12 @@ class KernelFit:
     flop_hi: float
     bytes_lo: float
     bytes_hi: float
+    arrays: tuple[StoredArray, ...] = ()
+
+    @property
+    def law(self) -> str:
+        """How the constants make seconds: `additive` (see `calibration.features`) or `roofline`."""
+        return "roofline" if self.arrays else "additive"
 
     @property
     def key(self) -> tuple[str, Phase, str]:
@@ -112,6 +137,9 @@ class KernelFit:
             raise BadInput(f"{where} has its {doubled[0]} twice")
         if not self.constants:
             raise BadInput(f"{where} has no constants")
+        named_twice = [name for name, count in Counter(array.name for array in self.arrays).items() if count > 1]
+        if named_twice:
+            raise BadInput(f"{where} has its array {named_twice[0]} twice")
         strange = [c for c in self.constants if (c.family, c.phase, c.execution) != self.key]
         if strange:
             raise BadInput(f"{where} holds {strange[0].name} ({strange[0].execution}), which belongs to another fit")

@@ -1,25 +1,29 @@
-r"""Calibrations as JSON, to carry them between machines and stores: the format `stepgauge-calibration-1`.
+r"""Calibrations as JSON, to carry them between machines and stores: the format `stepgauge-calibration-2`.
 
 One object with exactly these keys:
 
-    format        "stepgauge-calibration-1"
+    format        "stepgauge-calibration-2"
     name, device, created_at, validity_key    texts
     environment   object of texts
     common_sd     number
     notes         list of texts
-    counts        {"fits": how many, "constants": how many, "shapes": how many}
+    counts        {"fits": how many, "constants": how many, "arrays": how many, "shapes": how many}
     fits          list of {family, phase, execution, shapes, samples, held_out_error, residual_sd, flop_lo, flop_hi,
-                  bytes_lo, bytes_hi, quantities, constants}
+                  bytes_lo, bytes_hi, quantities, constants, arrays}
     shapes        list of {layer, phase, samples, execution, seconds, log_sd, count}
 
 `quantities` lists the quantities of the fit's `constants`, in order; a constant is {quantity, value, unit, lo, hi,
-draws} and takes family, phase and execution from its fit. `layer` is what `Layer.to_dict` gives. Numbers are in SI and
+draws} and takes family, phase and execution from its fit. `arrays` are
+{name, dtype, shape, numbers} of the residual model over a roofline (`calibration.stored_model` says what they are) and
+empty where the constants add up. `layer` is what `Layer.to_dict` gives. Numbers are in SI and
 written with all their digits, so that reading gives back the very same values.
 
 Reading is strict, because a calibration that lost a constant still predicts, only wrongly: a key that is missing,
 unknown or doubled, a value of another type, NaN or infinity, and fits, constants or shapes that do not match
 `quantities` and `counts` are refused with the place where they stand. There is no checksum: a number may be edited by
-hand on purpose.
+hand on purpose, except in a fit with arrays, whose model has to reproduce its canary predictions when it is used.
+
+`stepgauge-calibration-1`, which had no arrays, is read as well.
 """
 
 from __future__ import annotations
@@ -35,12 +39,16 @@ from oracle.errors import BadInput, UnknownName
 from oracle.layer import Phase
 from oracle.layers import layer_from_dict
 from oracle.plain_json import without_doubled_keys
+from oracle.stored_array import StoredArray
 
-FORMAT = "stepgauge-calibration-1"
+FORMAT = "stepgauge-calibration-2"
 """What the key `format` says."""
 
-LONGEST_TEXT = 32 * 2**20
-"""Characters that are read at most: some fifty times what a calibration of every kernel of the zoo takes."""
+WITHOUT_ARRAYS = "stepgauge-calibration-1"
+"""The format before residual models."""
+
+LONGEST_TEXT = 64 * 2**20
+"""Characters that are read at most: some three times what a hundred families with 200 shapes each take."""
 
 LONGEST_WHOLE_NUMBER = 18
 """Digits of a whole number at most: what a signed 64-bit number holds. Larger ones are written as 1e21."""
@@ -88,6 +96,7 @@ def _counts(calibration: Calibration) -> dict[str, int]:
     return {
         "fits": len(calibration.fits),
         "constants": len(calibration.constants),
+        "arrays": sum(len(fit.arrays) for fit in calibration.fits),
         "shapes": len(calibration.shapes),
     }
 
@@ -111,6 +120,10 @@ def _fit_to_dict(fit: KernelFit) -> dict[str, Any]:
                 "draws": [float(draw) for draw in constant.draws],
             }
             for constant in fit.constants
+        ],
+        "arrays": [
+            {"name": a.name, "dtype": a.dtype, "shape": list(a.shape), "numbers": json.loads(a.numbers)}
+            for a in fit.arrays
         ],
     }
 
@@ -251,8 +264,9 @@ def _text(value: object, where: str) -> str:
 def _calibration(document: object) -> Calibration:
     if not isinstance(document, dict) or "format" not in document:
         raise BadInput(f"not a calibration: there is no 'format': {FORMAT!r}")
-    if document["format"] != FORMAT:
+    if document["format"] not in (FORMAT, WITHOUT_ARRAYS):
         raise BadInput(f"the format is {_short(document['format'])}; this stepgauge reads {FORMAT!r}")
+    extra = ("arrays",) if document["format"] == FORMAT else ()
     keys = ("format", *_HEAD_TEXTS, "environment", "common_sd", "notes", "counts", "fits", "shapes")
     head = _Object(document, "calibration", keys)
     environment: Mapping[str, Any] = _of_type(head.values["environment"], dict, head.at("environment"), "an object")
@@ -265,12 +279,12 @@ def _calibration(document: object) -> Calibration:
             for key, value in environment.items()
         },
         validity_key=head.text("validity_key"),
-        fits=tuple(_fit(item, f"fits[{i}]") for i, item in enumerate(head.items("fits"))),
+        fits=tuple(_fit(item, f"fits[{i}]", extra) for i, item in enumerate(head.items("fits"))),
         shapes=tuple(_shape(item, f"shapes[{i}]") for i, item in enumerate(head.items("shapes"))),
         common_sd=head.number("common_sd"),
         notes=tuple(head.texts("notes")),
     )
-    found = _counts(calibration)
+    found = {key: count for key, count in _counts(calibration).items() if key in extra or key != "arrays"}
     counts = _Object(head.values["counts"], head.at("counts"), tuple(found))
     for key, count in found.items():
         if counts.integer(key) != count:
@@ -278,8 +292,8 @@ def _calibration(document: object) -> Calibration:
     return calibration
 
 
-def _fit(value: object, where: str) -> KernelFit:
-    keys = ("family", "phase", "execution", "shapes", "samples", *_FIT_NUMBERS, "quantities", "constants")
+def _fit(value: object, where: str, extra: tuple[str, ...]) -> KernelFit:
+    keys = ("family", "phase", "execution", "shapes", "samples", *_FIT_NUMBERS, "quantities", "constants", *extra)
     fields = _Object(value, where, keys)
     family, phase, execution = fields.text("family"), fields.phase(), fields.text("execution")
     constants = [
@@ -301,7 +315,21 @@ def _fit(value: object, where: str) -> KernelFit:
         shapes=fields.integer("shapes"),
         samples=fields.integer("samples"),
         **{key: fields.number(key) for key in _FIT_NUMBERS},
+        arrays=tuple(
+            _array(item, f"{where}.arrays[{i}]") for i, item in enumerate(fields.items("arrays") if extra else ())
+        ),
     )
+
+
+def _array(value: object, where: str) -> StoredArray:
+    fields = _Object(value, where, ("name", "dtype", "shape", "numbers"))
+    shape = tuple(_of_type(item, int, fields.at("shape"), "a whole number") for item in fields.items("shape"))
+    try:
+        array = StoredArray(fields.text("name"), fields.text("dtype"), shape, json.dumps(fields.items("numbers")))
+        array.read()
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    return array
 
 
 def _constant(value: object, where: str, fit: tuple[str, Phase, str]) -> Constant:

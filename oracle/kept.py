@@ -3,7 +3,7 @@
 Convolutions and fully connected layers keep their input, normalisations their input and statistics, ReLU, sigmoid, tanh
 and softmax their result, GELU and SiLU their input, dropout a mask, a maximum pooling its input and 64-bit
 indices, attention its operands, its result and the logarithms of its sums (flash attention), sums and concatenations
-nothing, cross entropy its log-softmax.
+nothing, cross entropy its log-softmax. Of other operations the operands are assumed.
 
 Backward makes one new tensor per operand that has a gradient. Sums and concatenations make none: they hand on the
 gradient of their result, or views of it. Cross entropy makes two, because it is a negative log-likelihood of a
@@ -82,6 +82,10 @@ def _loss(layer: Any) -> Kept:
     return Kept(sample_bytes=log_softmax_bytes, backward_sample_bytes=log_softmax_bytes)
 
 
+def _other(layer: Any) -> Kept:
+    return _OPERANDS if layer.backward_moved else _NOTHING
+
+
 KEEPS: dict[str, Callable[[Any], Kept]] = {
     "conv": lambda _: _OPERANDS,
     "linear": lambda _: _OPERANDS,
@@ -91,6 +95,8 @@ KEEPS: dict[str, Callable[[Any], Kept]] = {
     "concat": lambda _: _NOTHING,
     "embedding": lambda _: _OPERANDS,
     "attention": _attention,
+    "matmul": lambda _: _OPERANDS,
     "loss": _loss,
+    "other": _other,
 }
 """Kind of layer -> what it keeps."""

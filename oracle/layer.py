@@ -35,6 +35,11 @@ class Phase(StrEnum):
     UPDATE = "update"
 
 
+WITH_WEIGHTS = (Phase.FORWARD, Phase.BACKWARD_DATA, Phase.BACKWARD_WEIGHT, Phase.UPDATE)
+WITH_TIED_WEIGHTS = WITH_WEIGHTS[:-1]
+"""The phases of a layer with weights of its own, and of one whose weights belong to another layer."""
+
+
 @dataclass(frozen=True)
 class Work:
     """Operations and compulsory memory traffic of one kernel."""
@@ -82,9 +87,7 @@ class Layer(ABC):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The phases in which it runs kernels of its own."""
-        if self.params:
-            return (Phase.FORWARD, Phase.BACKWARD_DATA, Phase.BACKWARD_WEIGHT, Phase.UPDATE)
-        return (Phase.FORWARD, Phase.BACKWARD_DATA)
+        return WITH_WEIGHTS if self.params else (Phase.FORWARD, Phase.BACKWARD_DATA)
 
     def work(self, phase: Phase, samples: int, execution: Execution = Execution()) -> Work:
         """The operations and memory traffic of one phase.
@@ -116,6 +119,12 @@ class Layer(ABC):
         """Plain JSON values; `layer_from_dict` reads them back."""
         # Fields are numbers, texts and tuples of them: nothing to copy deep, which took most of an import of kernels.
         return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
+
+
+def own_params(weight: Shape, out: int, layer: Any) -> tuple[Shape, ...]:
+    """The trainable tensors of a layer that may have a bias of `out` numbers, and whose weight may be another's."""
+    tensors = ((weight, not layer.tied), ((out,), layer.bias))
+    return tuple(shape for shape, own in tensors if own)
 
 
 def positive(layer: Layer, **values: int | Shape) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -9,19 +10,24 @@ from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 from oracle.errors import BadInput, UnknownName
-from oracle.layer import Layer, Phase, Shape, positive
+from oracle.layer import WITH_TIED_WEIGHTS, WITH_WEIGHTS, Layer, Phase, Shape, own_params, positive
+from oracle.operations import Matmul, Other
 from oracle.windows import Conv, Pool
 
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """A fully connected layer on `rows` vectors per sample (the tokens of a sequence; 1 for plain vectors)."""
+    """A fully connected layer on `rows` vectors per sample (the tokens of a sequence; 1 for plain vectors).
+
+    Tied weights are another layer's: their gradient is computed here, but they are held and updated there.
+    """
 
     kind: ClassVar[str] = "linear"
     in_features: int
     out_features: int
     rows: int = 1
     bias: bool = True
+    tied: bool = False
 
     def __post_init__(self) -> None:
         positive(self, in_features=self.in_features, out_features=self.out_features, rows=self.rows)
@@ -36,8 +42,11 @@ class Linear(Layer):
 
     @property
     def param_shapes(self) -> tuple[Shape, ...]:
-        weight = (self.out_features, self.in_features)
-        return (weight, (self.out_features,)) if self.bias else (weight,)
+        return own_params((self.out_features, self.in_features), self.out_features, self)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return WITH_WEIGHTS if self.params else WITH_TIED_WEIGHTS
 
     def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
         weights = self.in_features * self.out_features
@@ -191,12 +200,16 @@ class Concat(Layer):
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """A table look-up: `tokens` indices per sample become vectors of `width`. Its gradient goes to the table only."""
+    """A table look-up: `tokens` indices per sample become vectors of `width`. Its gradient goes to the table only.
+
+    A tied table is another layer's.
+    """
 
     kind: ClassVar[str] = "embedding"
     vocabulary: int
     width: int
     tokens: int
+    tied: bool = False
 
     def __post_init__(self) -> None:
         positive(self, vocabulary=self.vocabulary, width=self.width, tokens=self.tokens)
@@ -211,17 +224,21 @@ class Embedding(Layer):
 
     @property
     def param_shapes(self) -> tuple[Shape, ...]:
-        return ((self.vocabulary, self.width),)
+        return () if self.tied else ((self.vocabulary, self.width),)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return (Phase.FORWARD, Phase.BACKWARD_WEIGHT, Phase.UPDATE)
+        update = () if self.tied else (Phase.UPDATE,)
+        return (Phase.FORWARD, Phase.BACKWARD_WEIGHT, *update)
 
     def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
         items = samples * self.output_items
         if phase is Phase.FORWARD:  # no arithmetic: one operation per item stands for the addressing
             return items, 2 * items + samples * self.tokens
-        return items, 2 * items + self.params  # a dense gradient: the whole table is cleared, then added to
+        return (
+            items,
+            2 * items + self.vocabulary * self.width,
+        )  # a dense gradient: the whole table is cleared, then added to
 
 
 @dataclass(frozen=True)
@@ -287,21 +304,22 @@ class Loss(Layer):
 
 
 LAYERS: dict[str, type[Layer]] = {
-    cls.kind: cls for cls in (Conv, Linear, Norm, Pool, Elementwise, Concat, Embedding, Attention, Loss)
+    cls.kind: cls for cls in (Conv, Linear, Norm, Pool, Elementwise, Concat, Embedding, Attention, Matmul, Loss, Other)
 }
 """Every kind of layer by its name."""
 
 
 # Far beyond every model; within them no product of sizes leaves the range of a float, and messages stay short.
 _MAX_NUMBER = 2**40
-_MAX_AXES = 8
+_MAX_SHAPE = 256
+_MAX_PRODUCT = _MAX_NUMBER**8
 _MAX_TEXT = 1000
 
 _TYPES: dict[object, str] = {
     int: "a whole number",
     bool: "true or false",
     str: f"one line of up to {_MAX_TEXT} characters",
-    Shape: f"a list of up to {_MAX_AXES} whole numbers",
+    Shape: f"a list of up to {_MAX_SHAPE} whole numbers",
 }
 
 
@@ -311,8 +329,11 @@ def checked(value: object, wanted: object, where: str) -> Any:
     Raises:
         BadInput: another type, a text that is not one short line, or a number or shape that no model has.
     """
-    if wanted == Shape and isinstance(value, list | tuple) and len(value) <= _MAX_AXES:
-        return tuple(checked(item, int, where) for item in value)
+    if wanted == Shape and isinstance(value, list | tuple) and len(value) <= _MAX_SHAPE:
+        shape = tuple(checked(item, int, where) for item in value)
+        if abs(math.prod(shape)) > _MAX_PRODUCT:
+            raise BadInput(f"{where} is beyond every model")
+        return shape
     if type(value) is not wanted or (isinstance(value, str) and not (value.isprintable() and len(value) <= _MAX_TEXT)):
         raise BadInput(f"{where} is {reprlib.repr(value)}, not {_TYPES[wanted]}")
     if isinstance(value, int) and abs(value) > _MAX_NUMBER:

@@ -3,7 +3,8 @@
 Contention: `concurrent` groups that use the same links share a node's network cards, so each sees the bandwidth
 divided by concurrent / nics_per_node once there are more groups than cards (the factor phi of ParaDL, HPDC 2021,
 section 3.3, with the number of cards made explicit). Bandwidth is of one card or path; oversubscription divides it
-further. Both hold for full load, which is what synchronous training puts on a network.
+further. Both hold for full load, which is what synchronous training puts on a network. Kernels and transfers are taken
+not to slow one another down: a data sheet says nothing of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from oracle.collectives import collective
 from oracle.errors import OutOfRange
 from oracle.estimate import Floats
 from oracle.machine import Cluster
-from oracle.pricing import Prices, Transfer
+from oracle.pricing import NO_SLOWDOWN, Prices, Slowdown, Transfer
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class LinkTimer:
         """
         lines = [(*self._line(transfer), transfer.bytes) for transfer in transfers]
         return Prices.exact([startup_s + s_per_byte * size_bytes for startup_s, s_per_byte, size_bytes in lines])
+
+    def slowdown(self, transfers: Sequence[Transfer]) -> Slowdown:
+        """None is known."""
+        return NO_SLOWDOWN
 
     def lines(self, transfers: Sequence[Transfer]) -> Floats:
         """Seconds without bytes and for each byte, shape (transfers, 2); see `oracle.pricing.Lines`."""

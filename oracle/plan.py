@@ -162,8 +162,8 @@ class Overlapped:
 
     A stage's gradients are exchanged as soon as its backward is done (buckets of gradients: Li et al., PyTorch
     Distributed, VLDB 2020), and what a stage needs ahead of its layers is fetched while earlier stages run (Zhao et
-    al., PyTorch FSDP, VLDB 2023). Transfers follow one another in the order in which they are asked for. That kernels
-    slow down while transfers run is left to measurements.
+    al., PyTorch FSDP, VLDB 2023). Transfers follow one another in the order in which they are asked for. By how much
+    kernels and transfers slow one another down meanwhile is measured (`oracle.pricing.Slowdown`).
     """
 
 

@@ -191,6 +191,23 @@ class IdealTimer:
         return Prices.exact([self.seconds(call) for call in calls])
 
 
+@dataclass(frozen=True, eq=False)
+class Slowdown:
+    """By how much kernels and transfers slow one another down while they run at the same time.
+
+    Args:
+        kernels: the time of kernels beside transfers over their time alone; 1 = they do not meet.
+        transfers: the time of transfers beside kernels over their time alone.
+    """
+
+    kernels: Estimate
+    transfers: Estimate
+
+
+NO_SLOWDOWN = Slowdown(Estimate.exact(1.0), Estimate.exact(1.0))
+"""They do not meet: what is assumed where nothing was measured."""
+
+
 @runtime_checkable
 class Lines(Protocol):
     """A `TransferTimer` whose prices are straight lines in the bytes."""
@@ -223,3 +240,6 @@ class TransferTimer(Protocol):
 
     def price(self, transfers: Sequence[Transfer]) -> Prices:
         """Seconds of each transfer, all its messages together."""
+
+    def slowdown(self, transfers: Sequence[Transfer]) -> Slowdown:
+        """By how much kernels and these transfers slow one another down where a plan runs both at once."""

@@ -22,7 +22,7 @@ from oracle.memory import Memory, MemoryRule, memory_of, refusal_of
 from oracle.plan import Job, Plan, StepPart, Strategy
 from oracle.pricing import LayerTimer, Method, Prices, TransferTimer
 from oracle.projection import Projection, total_of
-from oracle.questions import Asked, Question, Where, kernels_asked, moves_asked, passes_of, stage_times
+from oracle.questions import Asked, Question, Where, factors_of, kernels_asked, moves_asked, passes_of, stage_times
 from oracle.schedules import PartSeconds, StageTimes, combine
 
 MENTIONED_SHARE = 0.01
@@ -59,7 +59,7 @@ def project(
         return Projection(strategy.name, job, reason=refused)
     plan = strategy.plan(job)
     stages, methods = _priced(plan, layer_timer, transfer_timer)
-    spent = combine(plan, stages)
+    spent = combine(plan, stages, factors=factors_of(plan, transfer_timer))
     compute, communication, bubble = _estimates(spent.compute), _estimates(spent.communication), _estimate(spent.bubble)
     computing = total_of(compute)
     stragglers = computing.expected_max(job.devices, job.cluster.device_spread) - computing

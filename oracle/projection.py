@@ -38,7 +38,8 @@ class Projection:
             step, the times and the memory are missing.
         step: the whole step.
         compute: what the step spends in kernels in each of its parts.
-        communication: what it waits for transfers; what is hidden behind kernels is not in here.
+        communication: what it waits for transfers, and by how much its kernels are slower beside them; what is hidden
+            behind kernels is not in here.
         bubble: what a pipeline's busiest device waits for others while the pipeline fills and drains.
         stragglers: what all devices wait for the slowest of them.
         hidden: transfers that run behind kernels; no part of the step.

@@ -11,10 +11,11 @@ import numpy as np
 
 from oracle.estimate import Floats
 from oracle.identity import Same
-from oracle.plan import Place, Plan, StepPart, Task
-from oracle.pricing import LayerCall, Transfer
+from oracle.plan import Overlapped, Place, Plan, Rounds, StepPart, Task
+from oracle.pricing import LayerCall, Transfer, TransferTimer
 from oracle.projection import FORWARD_BACKWARD
 from oracle.schedules import StageTimes
+from oracle.streams import Factors
 
 Where = tuple[int, StepPart, Place]
 """The stage's index, the part of the step, and who waits."""
@@ -63,6 +64,18 @@ def moves_asked(plan: Plan) -> Asked[Transfer]:
 def _kernels(tasks: Same[tuple[Task, ...]]) -> Asked[LayerCall]:
     """Tasks that come from `tasks_of`'s memory are recognised."""
     return ask(((i, t.part, Place.INSIDE), t.call, t.count) for i, stage in enumerate(tasks.items) for t in stage)
+
+
+def factors_of(plan: Plan, timer: TransferTimer) -> Factors | None:
+    """By how much kernels and transfers slow one another down where the plan has both at once; None: they do not.
+
+    The last axis is the middle and the draws.
+    """
+    if not isinstance(plan.schedule, Overlapped | Rounds):
+        return None
+    slowdown = timer.slowdown(moves_asked(plan).questions)
+    kernels, transfers = (np.append(each.middle, each.draws) for each in (slowdown.kernels, slowdown.transfers))
+    return Factors(kernels, transfers) if np.any(kernels > 1) or np.any(transfers > 1) else None
 
 
 def stage_times(plan: Plan, kernels: dict[Where, Floats], moves: dict[Where, Floats]) -> list[StageTimes]:

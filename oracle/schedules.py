@@ -9,7 +9,9 @@ III, with the slowest stage of each half instead of one average; GPipe, NeurIPS 
 a backward of the same stage, which makes it no slower. What the busiest device does not compute is its bubble.
 
 Overlap. A second stream runs transfers in the order in which they are asked for; layers wait for what they need and
-the update waits for all. The sums are then maxima along two streams, and what a step waits for is what is left.
+the update waits for all (`oracle.streams`). Where it was measured by how much kernels and transfers slow one another
+down, they do so while both streams run; what stands between a stage's kernels (its own exchanges) is slowed like them.
+What a step waits for is what its kernels alone do not take: a slower kernel beside a transfer is time lost to it.
 
 Rounds. A round's data travels while the round before computes, so of each of the later rounds only what is longer than
 the computing is waited for (Krizhevsky, arXiv 1404.5997, section 4).
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 from oracle.estimate import Floats, Ints
 from oracle.plan import Microbatched, Overlapped, Place, Plan, Rounds, StepPart
 from oracle.projection import FORWARD_BACKWARD
+from oracle.streams import Factors, Item, ends_of
 
 PartSeconds = Mapping[StepPart, Floats]
 """Seconds by part of a step."""
@@ -72,13 +75,16 @@ class Spent:
     hidden: Floats = field(default_factory=lambda: ZERO)
 
 
-def combine(plan: Plan, stages: Sequence[StageTimes], segments: Ints | None = None) -> Spent:
+def combine(
+    plan: Plan, stages: Sequence[StageTimes], segments: Ints | None = None, factors: Factors | None = None
+) -> Spent:
     """Put the stages of a plan together as its schedule says.
 
     Args:
         plan: gives the schedule and how often passes are repeated.
         stages: the times of its stages.
         segments: of a pipeline, one number for each entry of the times; by default the schedule's own.
+        factors: by how much kernels and transfers that run at once slow one another down; None: they do not.
     """
     schedule = plan.schedule
     if isinstance(schedule, Microbatched):
@@ -86,9 +92,9 @@ def combine(plan: Plan, stages: Sequence[StageTimes], segments: Ints | None = No
             plan, schedule.kind, stages, np.asarray(schedule.segments) if segments is None else segments
         )
     if isinstance(schedule, Rounds):
-        return _rounds(schedule.count, plan.accumulation, stages)
+        return _rounds(schedule.count, plan.accumulation, stages, factors)
     if isinstance(schedule, Overlapped):
-        return _overlapped(plan.accumulation, stages)
+        return _overlapped(plan.accumulation, stages, factors)
     return _sequential(plan.accumulation, stages)
 
 
@@ -131,55 +137,66 @@ def _chosen(index: NDArray[np.intp], values: Sequence[Floats]) -> Floats:
     return found
 
 
-def _rounds(count: int, passes: int, stages: Sequence[StageTimes]) -> Spent:
+def _rounds(count: int, passes: int, stages: Sequence[StageTimes], factors: Factors | None) -> Spent:
     once, rounds = stages
     compute = _sum_of((once.compute, _repeated(rounds.compute, count)))
     moved = _sum_of((once.moved[Place.INSIDE], _repeated(rounds.moved[Place.INSIDE], count)))
     junction = once.moved[Place.BETWEEN]
-    exposed = np.maximum(added(junction) - rounds.busy(*FORWARD_BACKWARD), 0.0) * (count - 1)
+    busy = rounds.busy(*FORWARD_BACKWARD)
+    ends = ends_of([Item(busy)], [Item(added(junction))], factors)
+    exposed = (np.maximum(ends[0][-1], ends[1][-1]) - busy) * (count - 1)
     # Shared out evenly between forward and backward, as what is sent is.
     waits = {part: seconds + exposed / len(junction) for part, seconds in junction.items()}
-    hidden = (added(junction) * (count - 1) - (exposed if junction else ZERO)) * passes
+    hidden = np.maximum((added(junction) * (count - 1) - (exposed if junction else ZERO)) * passes, 0.0)
     return Spent(_repeated(compute, passes), _repeated(_sum_of((moved, waits)), passes), hidden=hidden)
 
 
-def _overlapped(passes: int, stages: Sequence[StageTimes]) -> Spent:
-    waits = _two_streams(stages, exchange=True)
+def _overlapped(passes: int, stages: Sequence[StageTimes], factors: Factors | None) -> Spent:
+    waits = _two_streams(stages, factors, exchange=True)
     if passes > 1:
-        earlier = _two_streams(stages, exchange=False)
+        earlier = _two_streams(stages, factors, exchange=False)
         before = {part: earlier[part] * (passes - 1) for part in FORWARD_BACKWARD if part in earlier}
         waits = _sum_of((before, waits))
     sent = _sum_of(moved for stage in stages for moved in stage.moved.values())
     compute = _repeated(_sum_of(stage.compute for stage in stages), passes)
-    return Spent(compute, waits, hidden=added(_repeated(sent, passes)) - added(waits))
+    hidden = np.maximum(added(_repeated(sent, passes)) - added(waits), 0.0)
+    return Spent(compute, waits, hidden=hidden)
 
 
-def _two_streams(stages: Sequence[StageTimes], *, exchange: bool) -> PartSeconds:
+def _two_streams(stages: Sequence[StageTimes], factors: Factors | None, *, exchange: bool) -> PartSeconds:
     """What a pass waits for transfers, by part, where they run in a stream of their own.
 
     Args:
         stages: parts of the model, in order; backward goes through them in reverse.
+        factors: as in `combine`.
         exchange: whether gradients are exchanged in this pass.
     """
-    kernels = transfers = ZERO
+    kernels: list[Item] = []
+    transfers: list[Item] = []
     for stage in stages:
-        transfers = transfers + stage.moving(Place.AHEAD, StepPart.FORWARD)
-        kernels = np.maximum(kernels, transfers) + stage.busy(StepPart.FORWARD)
-    turn = kernels
-    transfers = np.maximum(transfers, turn)
+        if stage.moved[Place.AHEAD]:
+            transfers.append(Item(stage.moving(Place.AHEAD, StepPart.FORWARD)))
+        kernels.append(Item(stage.busy(StepPart.FORWARD), after=len(transfers)))
+    forward = len(kernels)
     unsent = None
     for stage in reversed(stages):
+        needed = 0
         # A stage's weights are asked for before the gradients of the stage that ran before it are sent.
-        transfers = transfers + stage.moving(Place.AHEAD, *_BACKWARD)
-        ready = np.maximum(kernels, transfers) if stage.moved[Place.AHEAD] else kernels
-        transfers = transfers if unsent is None else np.maximum(transfers, kernels) + unsent
-        kernels = ready + stage.busy(*_BACKWARD)
+        if stage.moved[Place.AHEAD]:
+            transfers.append(Item(stage.moving(Place.AHEAD, *_BACKWARD), after=forward))
+            needed = len(transfers)
+        if unsent is not None:
+            transfers.append(Item(unsent, after=len(kernels)))
+        kernels.append(Item(stage.busy(*_BACKWARD), after=needed))
         unsent = stage.moved[Place.INSIDE].get(StepPart.GRADIENT_EXCHANGE) if exchange else None
-    transfers = transfers if unsent is None else np.maximum(transfers, kernels) + unsent
+    if unsent is not None:
+        transfers.append(Item(unsent, after=len(kernels)))
+    ends, sent = ends_of(kernels, transfers, factors)
+    turn, done = ends[forward - 1], ends[-1]
     waits = {
         StepPart.FORWARD: turn - sum((stage.computing(StepPart.FORWARD) for stage in stages), start=ZERO),
-        StepPart.BACKWARD_DATA: kernels - turn - sum((stage.computing(*_BACKWARD) for stage in stages), start=ZERO),
-        StepPart.GRADIENT_EXCHANGE: np.maximum(transfers, kernels) - kernels,
+        StepPart.BACKWARD_DATA: done - turn - sum((stage.computing(*_BACKWARD) for stage in stages), start=ZERO),
+        StepPart.GRADIENT_EXCHANGE: np.maximum(sent[-1] if sent else ZERO, done) - done,
         StepPart.UPDATE: sum((stage.moving(Place.INSIDE, StepPart.UPDATE) for stage in stages), start=ZERO),
     }
     return _known(waits)

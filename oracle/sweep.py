@@ -20,9 +20,10 @@ from oracle.memory import Lots, ManyBatches, MemoryRule, memory_of, stages_of_de
 from oracle.plan import Job, Plan, Shares, Strategy
 from oracle.predictor import Predictor
 from oracle.pricing import LayerTimer, TransferTimer, over_bytes, over_samples
-from oracle.questions import Where, ask, kernels_asked, stage_times
+from oracle.questions import Where, ask, factors_of, kernels_asked, stage_times
 from oracle.schedules import added, combine
 from oracle.strategies.hybrid import Hybrid
+from oracle.streams import Factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +155,11 @@ def _family(job: Job, how: Strategy, batches: Ints) -> tuple[_Family, Ints]:
 def _rows(predictor: Predictor, job: Job, how: Strategy, batches: Ints) -> Floats:
     """Step, waiting for transfers and memory of each batch, shape (3, n)."""
     family, index = _family(job, how, batches)
-    kernels, moves = _kernel_seconds(family, predictor.layers), _move_seconds(family, predictor.links(job.cluster))
-    spent = combine(family.last, stage_times(family.last, kernels, moves), family.shares.segments)
+    links = predictor.links(job.cluster)
+    kernels, moves = _kernel_seconds(family, predictor.layers), _move_seconds(family, links)
+    factors = factors_of(family.last, links)
+    middles = None if factors is None else Factors(factors.kernels[0], factors.transfers[0])
+    spent = combine(family.last, stage_times(family.last, kernels, moves), family.shares.segments, middles)
     computing, moved_s = added(spent.compute), added(spent.communication)
     step_s = computing * slowest_of(job.devices, job.cluster.device_spread) + moved_s + spent.bubble
     columns = np.broadcast_arrays(step_s, moved_s, _peak_bytes(predictor.memory, family))

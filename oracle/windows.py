@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from oracle.errors import BadInput, OutOfRange, UnknownName
-from oracle.layer import Layer, Phase, Shape, not_negative, positive, same_rank
+from oracle.layer import (
+    WITH_TIED_WEIGHTS,
+    WITH_WEIGHTS,
+    Layer,
+    Phase,
+    Shape,
+    not_negative,
+    own_params,
+    positive,
+    same_rank,
+)
 
 
 @dataclass(frozen=True)
@@ -17,6 +27,7 @@ class Conv(Layer):
     Args:
         in_channels: C; out_channels: F; extents: the input's spatial extents (H, W for two dimensions).
         kernel, stride, padding, dilation: per axis. output_padding: per axis, transposed convolutions only.
+        tied: its filters are another layer's, which holds and updates them; their gradient is computed here too.
     """
 
     kind: ClassVar[str] = "conv"
@@ -31,6 +42,7 @@ class Conv(Layer):
     bias: bool = True
     transposed: bool = False
     output_padding: Shape = ()
+    tied: bool = False
 
     @classmethod
     def of(cls, shape: Shape, filters: int, kernel: int | Shape, **options: Any) -> Conv:
@@ -85,17 +97,25 @@ class Conv(Layer):
         return (self.out_channels, *extents)
 
     @property
-    def param_shapes(self) -> tuple[Shape, ...]:
+    def weight_shape(self) -> Shape:
+        """The filters, in torch's order, whoever's they are."""
         first, second = self.out_channels, self.in_channels
         if self.transposed:
             first, second = second, first
-        weight = (first, second // self.groups, *self.kernel)
-        return (weight, (self.out_channels,)) if self.bias else (weight,)
+        return (first, second // self.groups, *self.kernel)
+
+    @property
+    def param_shapes(self) -> tuple[Shape, ...]:
+        return own_params(self.weight_shape, self.out_channels, self)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return WITH_WEIGHTS if self.params else WITH_TIED_WEIGHTS
 
     def _flop_and_items(self, phase: Phase, samples: int) -> tuple[float, float]:
         # Each weight meets each position of the smaller-stride side once; the three phases do the same multiply-adds.
         positions = self.extents if self.transposed else self.output_shape[1:]
-        weights = math.prod(self.param_shapes[0])
+        weights = math.prod(self.weight_shape)
         flop = 2 * samples * weights * math.prod(positions)
         activations = samples * (self.input_items + self.output_items)
         bias = self.out_channels if self.bias and phase is not Phase.BACKWARD_DATA else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,17 @@ class Case:
         """What of the execution this phase's kernels depend on."""
         update = self.call.phase is Phase.UPDATE
         return self.execution.update_key if update else self.execution.kernel_key
+
+    @property
+    def micro(self) -> str:
+        """The microbenchmark that measures it."""
+        return "optimizer" if self.call.phase is Phase.UPDATE else self.call.layer.kind
+
+    @property
+    def key(self) -> str:
+        """One text for equal cases: the `case_key` of its measurements."""
+        case = json.dumps(self.to_dict(), sort_keys=True)
+        return f"{self.micro}/{self.call.phase}/{self.execution_key}/{case}"
 
     def to_dict(self) -> dict[str, Any]:
         """The `case` of a `Measurement`: plain JSON values."""

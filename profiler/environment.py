@@ -11,14 +11,25 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from oracle.errors import BadInput, StepgaugeError
 from oracle.units import parse_bytes
+from profiler.machine_state import (
+    available_memory_bytes,
+    core_quota,
+    frequency_governor,
+    huge_pages,
+    is_virtual,
+    numa_nodes,
+    own_cores,
+    physical_cores,
+    turbo,
+)
 from profiler.measurement import Environment
-from profiler.nvml import DeviceState, device_state, driver_version
+from profiler.nvml import key_of
+from profiler.nvml_state import DeviceState, device_state
 
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -50,9 +61,6 @@ CUDA_VARIABLES = (
 )
 """The same for CUDA devices."""
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""Where Linux shows a container its limits."""
-
 Probe = Callable[[], str]
 READ_ERRORS = (OSError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError, StepgaugeError)
 """What a probe may fail with: an absent file, an unknown format, a library without the call or (torch: an assertion)
@@ -68,19 +76,31 @@ def read_environment(device: str = "cpu", index: int = 0) -> Environment:
     """
     torch = import_torch()
     identity: dict[str, Probe] = dict(_MACHINE_IDENTITY)
-    state: dict[str, Probe] = dict(_MACHINE_STATE)
     notes: list[str] = []
     variables: tuple[str, ...] = VARIABLES
+    gpu: tuple[dict[str, str], dict[str, str]] = ({}, {})
     if torch is None:
         notes.append("torch is not installed")
     else:
         identity |= _torch_identity(torch)
         if device == "cuda":
             identity |= _cuda_identity(torch, index)
-            state |= _cuda_state(torch, index)
             variables += CUDA_VARIABLES
-    values = _read(identity, notes) | {name: os.environ[name] for name in variables if name in os.environ}
-    return Environment(values, _read(state, notes), tuple(notes))
+            gpu = _nvml(torch, index, notes)
+    set_here = {name: os.environ[name] for name in variables if name in os.environ}
+    values = _read(identity, notes) | gpu[0] | set_here
+    return Environment(values, _read(_MACHINE_STATE, notes) | gpu[1], tuple(notes))
+
+
+def _nvml(torch: ModuleType, index: int, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What NVML says, as identity and state; what it does not say adds a note."""
+    try:
+        state = device_state(key_of(torch.cuda.get_device_properties(index)))
+    except READ_ERRORS as error:
+        notes.append(f"NVML could not be read: {_reason(error)}")
+        return {}, {}
+    notes.extend(state.unread)
+    return nvml_values(state)
 
 
 def _read(probes: Mapping[str, Probe], notes: list[str]) -> dict[str, str]:
@@ -90,9 +110,13 @@ def _read(probes: Mapping[str, Probe], notes: list[str]) -> dict[str, str]:
         try:
             values[name] = probe()
         except READ_ERRORS as error:
-            reason = (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0]
-            notes.append(f"{name} could not be read: {reason or type(error).__name__}")
+            notes.append(f"{name} could not be read: {_reason(error)}")
     return values
+
+
+def _reason(error: Exception) -> str:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0]
+    return reason or type(error).__name__
 
 
 def import_torch() -> ModuleType | None:
@@ -124,56 +148,14 @@ def last_level_cache_bytes() -> float | None:
     return max(sizes, default=None)
 
 
+def operating_system() -> str:
+    """The system's name and version."""
+    return f"{platform.system()} {platform.release()}"
+
+
 def usable_cores() -> int:
     """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def core_quota() -> float | None:
-    """Cores' worth of time that the container may use; None without a limit.
-
-    Raises:
-        OSError, ValueError: a limit that cannot be read.
-    """
-    limit = _control_file("cpu.max")
-    if limit is not None:
-        quota, period = limit.split()
-        return None if quota == "max" else int(quota) / int(period)
-    quota_us = _control_file("cpu/cpu.cfs_quota_us")
-    period_us = _control_file("cpu/cpu.cfs_period_us")
-    if quota_us is None or period_us is None or int(quota_us) < 0:
-        return None
-    return int(quota_us) / int(period_us)
-
-
-def available_memory_bytes() -> float:
-    """Memory that can be taken without swapping, within the limit of the container; infinite where unknown."""
-    available = [float("inf")]
-    try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        if found:
-            available.append(int(found[1]) * 1024.0)
-        limit, used = _control_file("memory.max"), _control_file("memory.current")
-        if limit is not None and used is not None and limit != "max":
-            available.append(float(limit) - float(used))
-    except (OSError, ValueError):
-        pass  # no limit is known then
-    return max(0.0, min(available))
-
-
-def _control_file(name: str) -> str | None:
-    """A control file of this container's own group; None where there is no such file."""
-    path = CONTROL_GROUP / name
-    return path.read_text().strip() if path.exists() else None
-
-
-def frequency_governor() -> str:
-    """How the first core's clock is governed.
-
-    Raises:
-        OSError: the kernel does not say.
-    """
-    return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    return len(own_cores())
 
 
 def _clock_hz() -> str:
@@ -204,8 +186,13 @@ def _host_hash() -> str:
 _MACHINE_IDENTITY: Mapping[str, Probe] = {
     "cpu": cpu_model,
     "cores": lambda: str(usable_cores()),
+    "physical_cores": lambda: str(physical_cores(own_cores())),
+    "numa_nodes": lambda: str(numa_nodes(own_cores())),
     "core_quota": _quota_text,
-    "os": lambda: f"{platform.system()} {platform.release()}",
+    "turbo": turbo,
+    "huge_pages": huge_pages,
+    "virtual": lambda: str(is_virtual()),
+    "os": operating_system,
     "python": platform.python_version,
 }
 _MACHINE_STATE: Mapping[str, Probe] = {
@@ -250,7 +237,6 @@ def _cuda_identity(torch: ModuleType, index: int) -> dict[str, Probe]:
         "multiprocessors": properties_of("multi_processor_count"),
         "gpu_memory_bytes": properties_of("total_memory"),
         "l2_bytes": properties_of("L2_cache_size"),
-        "driver": driver_version,
         "cuda": lambda: str(torch.version.cuda),
         "cudnn": lambda: str(torch.backends.cudnn.version()),
         "cublas": _cublas_version,
@@ -273,19 +259,44 @@ def _cublas_version() -> str:
     raise LookupError("no cuBLAS package; a system library is in use")
 
 
-def _cuda_state(torch: ModuleType, index: int) -> dict[str, Probe]:
-    @cache
-    def state() -> DeviceState:
-        return device_state(str(torch.cuda.get_device_properties(index).uuid))
+def nvml_values(state: DeviceState) -> tuple[dict[str, str], dict[str, str]]:
+    """What NVML says of a device, as identity and as state; what it does not say is in neither."""
+    identity = {
+        "driver": state.driver,
+        "cuda_driver": state.cuda_driver,
+        "mig": state.mig,
+        "ecc": state.ecc,
+        "virtualization": state.virtualization,
+        "power_limit_w": state.power_limit_w,
+        "max_sm_clock_hz": state.max_sm_clock_hz,
+        "max_memory_clock_hz": state.max_memory_clock_hz,
+        "application_sm_clock_hz": state.application_sm_clock_hz,
+        "max_pcie": _pcie(state.max_pcie_generation, state.max_pcie_width),
+        "nvlinks": None if state.nvlinks is None else f"{sum(state.nvlinks)} of {len(state.nvlinks)}",
+    }
+    now = {
+        "default_power_limit_w": state.default_power_limit_w,
+        "persistence": state.persistence,
+        "compute_mode": state.compute_mode,
+        "pcie": _pcie(state.pcie_generation, state.pcie_width),
+        "gpu_temperature_c": state.gpu_temperature_c,
+        "sm_clock_hz": state.sm_clock_hz,
+        "memory_clock_hz": state.memory_clock_hz,
+        "power_w": state.power_w,
+        "clock_reasons": None if state.reasons is None else ", ".join(state.reasons) or "none",
+        "gpu_processes": None if state.processes is None else len(state.processes),
+        "uncorrected_errors": state.uncorrected_errors,
+    }
+    return _known(identity), _known(now)
 
-    def of(name: str) -> Probe:
-        def probe() -> str:
-            value = getattr(state(), name)
-            if value is None:
-                raise LookupError("the driver does not say")
-            return str(value)
 
-        return probe
+def _known(values: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: f"{value:.10g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
-    names = ("power_limit_w", "default_power_limit_w", "mig", "gpu_temperature_c", "sm_clock_hz", "power_w")
-    return {name: of(name) for name in names}
+
+def _pcie(generation: float | None, width: float | None) -> str | None:
+    return None if generation is None or width is None else f"generation {generation:g}, {width:g} lanes"

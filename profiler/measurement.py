@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+
+
+def new_run_id(now: datetime) -> str:
+    """A name for a run that begins now, in UTC; names sort by time."""
+    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True)

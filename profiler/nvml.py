@@ -1,106 +1,216 @@
-"""What NVML says of a device, without root; every question may go unanswered.
+"""NVML: the library, and the devices in it under the names that torch knows.
 
-NVML counts physical devices, torch the visible ones: they are matched by UUID (vllm-project/vllm#4233).
+NVML counts physical devices and torch the visible ones, in an order that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
+change (vllm-project/vllm#4233). So a device is found by its UUID, where torch is too old to say one by its place on the
+PCI bus, and never by its index. An instance of a divided device (MIG) has a UUID and a handle of its own, which answer
+few questions; the others are asked of the whole device.
+
+Every function takes the library as an argument: `pynvml` (the package nvidia-ml-py), or anything that has its
+functions.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from oracle.errors import MissingDependency, NoDevice
 
+INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT, FUNCTION_NOT_FOUND, NOT_READY = 2, 3, 10, 13, 27
+"""NVML's numbers of errors that are treated apart (nvml.h, nvmlReturn_t)."""
+
+MOST_DEVICES = 1024
+"""More devices in one system, or instances of one, than there are: a count beyond it is no count."""
+
+Place = tuple[int, int, int]
+"""PCI domain, bus and device."""
+
 
 @dataclass(frozen=True)
-class DeviceState:
-    """What is known of one device; None where the driver does not say.
+class DeviceKey:
+    """What a device is called wherever it is asked for.
 
     Args:
-        processes: ids of the processes that use it.
-        power_limit_w, default_power_limit_w: enforced now, and as delivered.
-        mig: whether it is cut into instances.
-        gpu_temperature_c, sm_clock_hz, power_w: at this moment.
-        unread: the questions that were not answered, each with its reason.
+        uuid: as `plain_uuid` writes it; empty where unknown.
+        place: on the PCI bus; None where unknown.
     """
 
-    processes: tuple[int, ...] | None = None
-    power_limit_w: float | None = None
-    default_power_limit_w: float | None = None
-    mig: bool | None = None
-    gpu_temperature_c: float | None = None
-    sm_clock_hz: float | None = None
-    power_w: float | None = None
-    unread: tuple[str, ...] = field(default=())
+    uuid: str = ""
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        if self.uuid:
+            return self.uuid
+        return "{:08x}:{:02x}:{:02x}".format(*self.place) if self.place else "without UUID and PCI address"
 
 
-def driver_version() -> str:
-    """The version of the driver.
-
-    Raises:
-        MissingDependency: nvidia-ml-py is not installed.
-        NoDevice: NVML finds no driver.
-    """
-    with _library() as nvml:
-        return _text(nvml.nvmlSystemGetDriverVersion())
-
-
-def device_state(uuid: str) -> DeviceState:
-    """The state of the device with this UUID.
+@dataclass(frozen=True)
+class NvmlDevice:
+    """A device in NVML.
 
     Args:
-        uuid: with or without the `GPU-` in front, as torch or NVML write it.
-
-    Raises:
-        MissingDependency: nvidia-ml-py is not installed.
-        NoDevice: NVML finds no driver or no such device.
+        handle: of the device, or of the instance that is used of it.
+        whole: of the whole device.
     """
-    with _library() as nvml:
-        handle = _handle(nvml, uuid)
-        questions: dict[str, Callable[[], Any]] = {
-            "processes": lambda: tuple(p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
-            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
-            "default_power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
-            "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
-            "gpu_temperature_c": lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "sm_clock_hz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        }
-        answers: dict[str, Any] = {}
-        unread = []
-        for name, question in questions.items():
-            try:
-                answers[name] = question()
-            except nvml.NVMLError as error:  # not supported on this board, no permission, an older driver
-                unread.append(f"{name}: {error}")
-        return DeviceState(**answers, unread=tuple(unread))
+
+    handle: Any
+    whole: Any
+
+    @property
+    def instance(self) -> bool:
+        """Whether only an instance of the device (MIG) is used."""
+        return self.handle is not self.whole
 
 
-def _handle(nvml: Any, uuid: str) -> Any:
-    wanted = uuid.removeprefix("GPU-").lower()
-    for number in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        if _text(nvml.nvmlDeviceGetUUID(handle)).removeprefix("GPU-").lower() == wanted:
-            return handle
-    raise NoDevice(f"NVML knows no device {uuid}")
+def key_of(properties: Any) -> DeviceKey:
+    """The key of a device from `torch.cuda.get_device_properties`; older versions of torch know less of it."""
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    numbers = [getattr(properties, name, None) for name in names]
+    domain, bus, device = (number if isinstance(number, int) else None for number in numbers)
+    place = None if domain is None or bus is None or device is None else (domain, bus, device)
+    return DeviceKey(plain_uuid(getattr(properties, "uuid", "")), place)
+
+
+def plain_uuid(value: object) -> str:
+    """A UUID as both libraries can be compared by it.
+
+    >>> plain_uuid(b"GPU-0AF3-11"), plain_uuid("0af3-11"), plain_uuid("MIG-77b2")
+    ('0af3-11', '0af3-11', '77b2')
+    """
+    return as_text(value).lower().removeprefix("mig-").removeprefix("gpu-")
+
+
+def as_text(value: object) -> str:
+    """Text of NVML, which is bytes in older versions of the binding."""
+    return value.decode("utf-8", "replace").strip("\0 ") if isinstance(value, bytes) else str(value).strip("\0 ")
 
 
 @contextmanager
-def _library() -> Iterator[Any]:
+def open_nvml(library: Any = None) -> Iterator[Any]:
+    """NVML, started; stopped on exit.
+
+    Args:
+        library: what to take for `pynvml`.
+
+    Raises:
+        MissingDependency: nvidia-ml-py is not installed.
+        NoDevice: NVML finds no driver, or one that it cannot talk to.
+    """
+    nvml = _pynvml() if library is None else library
+    try:
+        nvml.nvmlInit()
+    except errors_of(nvml) as error:
+        raise NoDevice(f"NVML: {reason_of(error)}") from None
+    try:
+        yield nvml
+    finally:
+        with suppress(*errors_of(nvml)):  # a device that was lost meanwhile cannot be left in order
+            nvml.nvmlShutdown()
+
+
+def _pynvml() -> Any:
     try:
         import pynvml
     except ImportError:
         raise MissingDependency("nvidia-ml-py", "measure") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise NoDevice(f"NVML: {error}") from None
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
+    return pynvml
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # bytes in older versions
+def errors_of(nvml: Any) -> tuple[type[Exception], ...]:
+    """How a question can fail: NVML's own errors, and those of a binding that has another function or none."""
+    own = getattr(nvml, "NVMLError", None)
+    others = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError, OSError, ctypes.ArgumentError)
+    return (own, *others) if isinstance(own, type) and issubclass(own, Exception) else others
+
+
+def code_of(error: Exception) -> int | None:
+    """NVML's number of an error; None where it is not one of NVML's."""
+    value = getattr(error, "value", None)
+    return value if isinstance(value, int) else None
+
+
+def reason_of(error: Exception) -> str:
+    """An error on one line."""
+    line = " ".join(str(error).split())
+    return line or type(error).__name__
+
+
+def find_device(nvml: Any, key: DeviceKey) -> NvmlDevice:
+    """The device with this key.
+
+    Raises:
+        NoDevice: NVML has none; one that it will not talk of may be it.
+    """
+    silent = []
+    wholes = []
+    for number in range(_count(nvml)):
+        try:
+            wholes.append(nvml.nvmlDeviceGetHandleByIndex(number))
+        except errors_of(nvml) as error:
+            silent.append(f"number {number}: {reason_of(error)}")
+    found = _by_uuid(nvml, wholes, key.uuid) or _by_place(nvml, wholes, key.place)
+    if found is None:
+        hidden = f" ({'; '.join(silent)})" if silent else ""
+        raise NoDevice(f"NVML knows no device {key}{hidden}")
+    return found
+
+
+def _count(nvml: Any) -> int:
+    try:
+        return min(int(nvml.nvmlDeviceGetCount()), MOST_DEVICES)
+    except errors_of(nvml) as error:
+        raise NoDevice(f"NVML: {reason_of(error)}") from None
+
+
+def _by_uuid(nvml: Any, wholes: list[Any], uuid: str) -> NvmlDevice | None:
+    if not uuid:
+        return None
+    for whole in wholes:
+        if _uuid(nvml, whole) == uuid:
+            return NvmlDevice(whole, whole)
+    for whole in wholes:
+        for handle in _instances(nvml, whole):
+            if _uuid(nvml, handle) == uuid:
+                return NvmlDevice(handle, whole)
+    return None
+
+
+def _by_place(nvml: Any, wholes: list[Any], place: Place | None) -> NvmlDevice | None:
+    if place is None:
+        return None
+    matching = [whole for whole in wholes if _quiet(nvml, partial(_place, nvml, whole)) == place]
+    return NvmlDevice(matching[0], matching[0]) if matching else None
+
+
+def _uuid(nvml: Any, handle: Any) -> Any:
+    return _quiet(nvml, lambda: plain_uuid(nvml.nvmlDeviceGetUUID(handle)))
+
+
+def _place(nvml: Any, handle: Any) -> Place:
+    info = nvml.nvmlDeviceGetPciInfo(handle)
+    return int(info.domain), int(info.bus), int(info.device)
+
+
+def _instances(nvml: Any, whole: Any) -> Iterator[Any]:
+    """The instances of a divided device; their numbers have holes."""
+    most = _quiet(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(whole))) or 0
+    for number in range(min(most, MOST_DEVICES)):
+        handle = _quiet(nvml, partial(_instance, nvml, whole, number))
+        if handle is not None:
+            yield handle
+
+
+def _instance(nvml: Any, whole: Any, number: int) -> Any:
+    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, number)
+
+
+def _quiet(nvml: Any, question: Callable[[], Any]) -> Any:
+    """The answer, or None."""
+    try:
+        return question()
+    except errors_of(nvml):
+        return None

@@ -1,4 +1,4 @@
-"""What a precision policy means to torch, the same for single kernels and for whole steps.
+"""What an execution means to torch: its precision policy and its switches, for single kernels and for whole steps.
 
 `bf16` and `fp16` mean mixed precision as `torch.autocast` does it: weights stay float32 for the optimizer;
 convolutions, products and what follows them work on 16-bit items; embeddings, layer and group normalisations, softmax
@@ -9,12 +9,14 @@ products round their operands to ten mantissa bits; `fp32` forbids that, since c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from oracle.errors import BadInput
+from oracle.execution import Execution
 from oracle.layer import Layer
 from oracle.layers import Elementwise, Embedding, Loss, Norm
 
@@ -55,3 +57,33 @@ def products_in(precision: str, device_type: str) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             setattr(switch, name, value)
+
+
+_ATTENTIONS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+
+@contextmanager
+def switched(execution: Execution, device_type: str) -> Iterator[None]:
+    """Set torch's switches as an execution wants them inside this block; they come back afterwards.
+
+    An attention that cannot be had fails when it is first called, and not here: it depends on the shapes.
+
+    Raises:
+        BadInput: TF32 or CUDA graphs on a device that has none.
+    """
+    if execution.graph and device_type != "cuda":
+        raise BadInput(f"a {device_type} device has no CUDA graphs")
+    convolutions: Any = torch.backends.cudnn
+    with ExitStack() as stack:
+        stack.enter_context(products_in(execution.precision, device_type))
+        if execution.attention != "any":
+            stack.enter_context(sdpa_kernel(_ATTENTIONS[execution.attention]))
+        if device_type == "cuda":
+            stack.callback(setattr, convolutions, "benchmark", convolutions.benchmark)
+            convolutions.benchmark = execution.cudnn_benchmark
+        yield

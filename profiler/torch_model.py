@@ -4,10 +4,14 @@ Every layer becomes the module of `torch.nn` that people would write, with torch
 graph's order. A tensor is let go after its last reader, as it would be in a hand-written model. A layer whose operand
 has the right items in another shape reshapes it. In-place layers run in place where that is safe: not on the sample,
 and not on a tensor that another layer reads. A sum is in place (`out += identity`) only where the graph says so.
+
+Two things are as they are only nearly. A layer with tied weights has weights of its own here, because a graph does not
+say whose they are; and operations without a kind are stood in for by copies.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +23,7 @@ from oracle.errors import BadInput
 from oracle.layer import Layer
 from oracle.layers import Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.model import INPUT, ModelGraph, Node
+from oracle.operations import Matmul, Other
 from oracle.windows import Conv, Pool
 from profiler.micro.loss import loss_of, random_target
 
@@ -121,6 +126,29 @@ def _attention(layer: Attention) -> nn.Module:
     return _Function(attend)
 
 
+def _matmul(layer: Matmul) -> nn.Module:
+    return _Function(torch.matmul)
+
+
+class _StandIn(nn.Module):
+    """Stands in for operations that nobody knows by name: its result has their shape, and depends on all they read."""
+
+    def __init__(self, layer: Other) -> None:
+        super().__init__()
+        self.shape = layer.shape
+        self.is_view = not layer.moved
+        self.weights = nn.ParameterList(torch.ones(items) for items in layer.weights)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        read = torch.cat([operand.flatten(1) for operand in inputs], 1)
+        read = read if read.is_floating_point() or self.is_view else read.float()
+        items = math.prod(self.shape)
+        result = read.repeat(1, -(-items // read.shape[1]))[:, :items]
+        for weight in self.weights:
+            result = result * weight.mean()
+        return result.reshape(-1, *self.shape)
+
+
 def _loss(layer: Loss) -> nn.Module:
     return _Function(lambda x, target: loss_of(layer, x, target))
 
@@ -134,7 +162,9 @@ MODULES: dict[str, Callable[[Any], nn.Module]] = {
     Concat.kind: _concat,
     Embedding.kind: _embedding,
     Attention.kind: _attention,
+    Matmul.kind: _matmul,
     Loss.kind: _loss,
+    Other.kind: _StandIn,
 }
 """Kind of layer -> its module."""
 

@@ -2,6 +2,9 @@
 
 Warm-up goes by state: at least three calls (primitives are built, memory is taken, clocks rise), then until three
 batches agree or a short time is over.
+
+Warm and cold. A kernel is warm as code: its primitives are built and its memory has been written before. Its operands
+are cold where their sets, which rotate, exceed the last-level cache (`profiler.backends.torch_device`).
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import ceil, inf
 from statistics import median
+from typing import Protocol
 
-from profiler.backends.base import Kernel, Sample
-from profiler.stopping import StoppingRule, decide
+from profiler.backends.base import Backend, Kernel, Sample
+from profiler.case import Case
+from profiler.measurement import Environment, Measurement
+from profiler.stopping import StoppingRule, decide, flags
 
 MIN_SAMPLE_S = 200e-6
 """Shorter calls are batched: CUDA events resolve half a microsecond, a CPU's clock costs a tenth of one."""
@@ -26,8 +33,23 @@ WARM_UP_S = 0.1
 WARM_UP_AGREEMENT = 1.05
 """The largest of three batches over the smallest, below which a case is warm."""
 
+LEAST_SAMPLES = 5
+"""A visit that the budget ends keeps what it has from so many samples on; the median of fewer says nothing."""
+
 PREEMPTED = 0.9
 """Share of the time that a calling CPU thread is given, below which something else had its core."""
+
+
+class RunOf(Protocol):
+    """What a measurement says of its run."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that it belongs to."""
+
+    @property
+    def rule(self) -> StoppingRule:
+        """When its visits end."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,7 @@ class Visit:
     stopped: str
 
 
-def sample_until(kernel: Kernel, rule: StoppingRule, deadline_s: float = inf) -> Visit | None:
+def sample_until(kernel: Kernel, rule: StoppingRule, deadline_s: float = inf) -> Visit | str:
     """Warm a kernel up and sample it until the rule says enough.
 
     Args:
@@ -48,11 +70,12 @@ def sample_until(kernel: Kernel, rule: StoppingRule, deadline_s: float = inf) ->
         deadline_s: `time.monotonic()` at which to stop in any case.
 
     Returns:
-        None where the fewest samples that the rule wants cannot be had by the deadline.
+        The visit, or why there is none: fewer than `LEAST_SAMPLES` by the deadline.
     """
-    inner = warm_up(kernel, rule.min_samples, deadline_s)
+    least = min(LEAST_SAMPLES, rule.min_samples)
+    inner = warm_up(kernel, least, deadline_s)
     if inner is None:
-        return None
+        return "it would not have ended within the time budget"
     samples: list[Sample] = []
     while True:
         samples.append(kernel.sample(inner))
@@ -60,8 +83,39 @@ def sample_until(kernel: Kernel, rule: StoppingRule, deadline_s: float = inf) ->
         stopped = decide(seconds, sum(seconds) * inner, rule)
         if stopped is None and time.monotonic() >= deadline_s:
             stopped = "budget"
+        if stopped and len(samples) >= least:
+            return Visit(tuple(samples), inner, stopped)
         if stopped:
-            return Visit(tuple(samples), inner, stopped) if len(samples) >= rule.min_samples else None
+            return f"the time budget ended after {len(samples)} of its samples, and {least} are needed"
+
+
+def measurement_of(case: Case, visit: Visit, backend: Backend, environment: Environment, run: RunOf) -> Measurement:
+    """A visit as the measurement that is stored.
+
+    Args:
+        case: what was visited.
+        visit: its samples.
+        backend: the device.
+        environment: as it was at about that time.
+        run: the run's name, and the rule that the samples were taken by.
+    """
+    device_s = tuple(sample.device_s for sample in visit.samples)
+    host_s = tuple(sample.host_s for sample in visit.samples)
+    return Measurement(
+        micro=case.micro,
+        case=case.to_dict(),
+        phase=case.call.phase.value,
+        execution=case.execution_key,
+        device_s=device_s,
+        host_s=host_s,
+        inner=visit.inner,
+        device=backend.device,
+        environment=environment,
+        run_id=run.run_id,
+        taken_at=now(),
+        stopped=visit.stopped,
+        flags=flags(device_s, run.rule) + host_flags(backend.name, device_s, host_s),
+    )
 
 
 def warm_up(kernel: Kernel, samples_after: int, deadline_s: float) -> int | None:
@@ -106,3 +160,8 @@ def host_flags(backend: str, device_s: Iterable[float], host_s: Iterable[float])
     if backend == "cpu":
         return ("preempted",) if host < PREEMPTED * device else ()
     return ("launch-bound",) if host > device else ()
+
+
+def now() -> str:
+    """UTC, ISO 8601, as `Measurement.taken_at` wants it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

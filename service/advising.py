@@ -13,7 +13,6 @@ from oracle.breakdown import KernelItem, MoveItem
 from oracle.case import Case
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
-from oracle.loading import load_model
 from oracle.plan import Job
 from oracle.predictor import Predictor
 from oracle.projection import Projection
@@ -21,6 +20,7 @@ from oracle.search import Option, Ranking, pareto, rank
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy, write_strategy
 from service.figures import Figures, figures_of
+from service.models import find_model
 from service.predicting import Means, look_up
 from service.requests import PlanRequest
 
@@ -195,7 +195,7 @@ def _look_up(store: Store, request: PlanRequest) -> _Asked:
     means = look_up(store, request)
     devices = request.devices[0]
     first = Job(
-        model=load_model(request.model),
+        model=find_model(request.model),
         global_batch=request.global_batch(devices),
         devices=devices,
         cluster=means.cluster,

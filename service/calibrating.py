@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import re
-import time
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from calibration.calibrate import Report, fit
-from calibration.design import default_cases, model_calls
 from db.store import Store
 from oracle.constants import Calibration
-from oracle.errors import BadInput
-from oracle.loading import load_model
-from oracle.pricing import LayerCall
-from profiler.backends.base import open_backend
-from profiler.run import RunSettings, RunSummary, measure
-from profiler.stopping import StoppingRule
+from oracle.errors import BadInput, MissingDependency
+from profiler.backends.base import Backend, open_backend
+from profiler.measurement import Measurement
+from profiler.run import RunSummary
+from profiler.state_sampler import mean_power_w
+from service.agenda import run_labels
+from service.checking import labels_for
+from service.measuring import Clock, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
 
-QUICK_BUDGET_S = 300.0
-"""Enough for two visits of most quick cases on two cores."""
+if TYPE_CHECKING:
+    from calibration.calibrate import Report
 
-FULL_BUDGET_S = 900.0
-
-TARGET = 0.03
-"""Half-width of a median's 95 % interval at which a visit ends: less than what the machine drifts between visits."""
-
-VISIT_S = 0.15
-"""Sampling time of one visit: several short visits show the drift between them, which one long visit hides."""
-
-CALIBRATION_MODELS = (("resnet50", 8), ("alexnet", 32))
-"""The models whose own shapes a default calibration measures, with the samples of one step."""
+FITTING = ("sklearn", "scipy")
+"""What a fit needs and a measurement does not."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +35,7 @@ class CalibrateResult:
     Args:
         elapsed_s: wall time of measuring and fitting.
         store: where it was stored.
+        resumed: whether an earlier session had begun the run.
     """
 
     calibration: Calibration
@@ -50,6 +43,7 @@ class CalibrateResult:
     run: RunSummary
     elapsed_s: float
     store: str
+    resumed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -57,47 +51,75 @@ class CalibrateResult:
             "name": self.calibration.name,
             "device": self.calibration.device,
             "store": self.store,
+            "run": self.run.run_id,
+            "resumed": self.resumed,
             "elapsed_s": self.elapsed_s,
             "measured": self.run.measured,
             "visits": self.run.visits,
-            "unmeasured": [{"case": item.case.to_dict(), "reason": item.reason} for item in self.run.unmeasured],
+            "unmeasured": unmeasured_values(self.run.unmeasured),
             "notes": list(self.calibration.notes),
         }
 
 
-def calibrate(store: Store, request: CalibrateRequest, progress: Progress = silent) -> CalibrateResult:
-    """Measure the default cases of a device within a budget, fit them, and store the calibration.
+def calibrate(
+    store: Store, request: CalibrateRequest, progress: Progress = silent, backend: Backend | None = None
+) -> CalibrateResult:
+    """Measure the cases of a device within a budget, fit them, and store the calibration.
 
-    Every measurement is stored as soon as it is taken; the calibration is stored whole or not at all.
+    Every measurement is stored as soon as it is taken; the calibration is stored whole or not at all, together with
+    the end of its run.
+
+    Args:
+        store: where to.
+        request: what to measure, and for how long.
+        progress: told of every visit.
+        backend: the device, where it is open already; else the request says which kind to open.
 
     Raises:
-        BadInput: the name is taken. UnknownName: no such kind of device.
+        BadInput: the name is taken, or the run cannot go on here. UnknownName: no such device, model, strategy or run.
         MissingDependency: torch or scikit-learn is not installed.
     """
-    started_s = time.monotonic()
-    if request.name is not None and store.has_calibration(request.name):
-        raise BadInput(f"there is a calibration '{request.name}' already; choose another --name")
-    backend = open_backend(request.device)
-    models = [(load_model(name), samples) for name, samples in CALIBRATION_MODELS]
-    cases = default_cases(models, request.execution, quick=request.quick)
-    counts = sum((Counter(model_calls(graph, samples)) for graph, samples in models), Counter[LayerCall]())
-    weights = [float(max(1, counts[case.call])) for case in cases]
-    budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
-    run_id = store.begin_run("calibrate", backend.device, backend.environment())
-    settings = RunSettings(run_id, budget_s, request.seed, StoppingRule(target=TARGET, max_s=VISIT_S))
-    status = "interrupted"
-    try:
-        run = measure(cases, backend, store.add_measurement, settings, weights, progress)
-        status = "finished"
-    finally:
-        store.finish_run(run_id, status)
-    if not run.measured:
-        raise BadInput(f"nothing could be measured within {budget_s:g} s; give a longer --budget")
-    created_at = datetime.now(UTC).isoformat(timespec="seconds")
-    name = request.name or free_name(store, backend.device, created_at)
-    calibration, report = fit(store.measurements(run_id), name, created_at=created_at)
-    store.add_calibration(calibration, [run_id])
-    return CalibrateResult(calibration, report, run, time.monotonic() - started_s, store.location)
+    clock = Clock.started()
+    _check_libraries()
+    _check_free(store, request.name)
+    labels = labels_for(request.device, request.force)
+    backend = backend or open_backend(request.device)
+    with working_on(store, request, backend, labels) as session:
+        agenda = session.agenda
+        _check_free(store, agenda.name)
+        run = session.measure(clock, clock.reserve_s(len(agenda.cases)), progress)
+        if not run.measured:
+            raise BadInput(f"nothing could be measured within {agenda.budget_s:g} s; give a longer --budget")
+        progress(1, 1, "fitting")
+        from calibration.calibrate import fit  # a second of imports that measuring does not wait for
+
+        created_at = datetime.now(UTC).isoformat(timespec="seconds")
+        name = agenda.name or free_name(store, backend.device, created_at)
+        measurements = store.measurements(run.run_id)
+        calibration, report = fit(measurements, name, created_at=created_at)
+        said = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *power_notes(measurements))
+        calibration = replace(calibration, notes=(*said, *calibration.notes))
+        store.add_calibration(calibration, [run.run_id], finishes=run.run_id)
+    return CalibrateResult(calibration, report, run, clock.elapsed_s, store.location, resumed=session.resumed)
+
+
+def power_notes(measurements: Iterable[Measurement]) -> Iterator[str]:
+    """The mean power of the device while it worked, where it was seen."""
+    power_w = mean_power_w(measurements)
+    if power_w is not None:
+        yield f"mean power of the device while it was measured: {power_w:.0f} W (--power also wants the node's share)"
+
+
+def _check_libraries() -> None:
+    """Say what is missing before anything is measured."""
+    for library in FITTING:
+        if find_spec(library) is None:
+            raise MissingDependency(library, "measure")
+
+
+def _check_free(store: Store, name: str | None) -> None:
+    if name is not None and store.has_calibration(name):
+        raise BadInput(f"there is a calibration '{name}' already; choose another --name")
 
 
 def free_name(store: Store, device: str, created_at: str) -> str:

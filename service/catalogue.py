@@ -14,8 +14,11 @@ from db.store import CalibrationSummary, Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.interchange import calibration_from_json, calibration_to_json
-from service.networks import FORMAT, from_document, link_calibration, network_names, to_json
+from profiler.installed import Installed, installed
+from service.networks import FORMAT, from_document, link_calibration, network_names, stored_form, to_json
 from service.predicting import find_calibration, validity_notes
+from service.redacting import Redaction, redacted_calibration, redacted_network
+from service.staleness import stale_notes
 
 MAX_FILE_BYTES = 64 * 2**20
 """Far above any calibration; what is larger is something else."""
@@ -23,19 +26,29 @@ MAX_FILE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The calibrations of a store, of devices and of networks."""
+    """The calibrations of a store, of devices and of networks, looked at from this machine (`here`)."""
 
     location: str
     calibrations: tuple[CalibrationSummary, ...]
-    networks: tuple[NetworkSummary, ...] = ()
+    networks: tuple[NetworkSummary, ...]
+    here: Installed
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
             "store": self.location,
-            "calibrations": [dataclasses.asdict(summary) for summary in self.calibrations],
+            "calibrations": [self._values(summary) for summary in self.calibrations],
             "networks": [dataclasses.asdict(summary) for summary in self.networks],
         }
+
+    def stale(self, summary: CalibrationSummary) -> tuple[str, ...]:
+        """Why a calibration may not hold any more."""
+        return stale_notes(summary.environment, summary.created_at, self.here)
+
+    def _values(self, summary: CalibrationSummary) -> dict[str, Any]:
+        values = dataclasses.asdict(summary)
+        del values["environment"]  # `show` has it
+        return {**values, "stale": list(self.stale(summary))}
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ def list_calibrations(store: Store) -> Catalogue:
     """All calibrations, oldest first."""
     devices = sorted(store.calibrations(), key=lambda summary: summary.created_at)
     networks = sorted(store.networks(), key=lambda summary: summary.created_at)
-    return Catalogue(store.location, tuple(devices), tuple(networks))
+    return Catalogue(store.location, tuple(devices), tuple(networks), installed())
 
 
 def show_calibration(store: Store, name: str | None, collectives: bool = False) -> ShownCalibration | ShownNetwork:
@@ -98,11 +111,19 @@ def show_calibration(store: Store, name: str | None, collectives: bool = False) 
     return ShownCalibration(calibration, validity_notes(calibration))
 
 
-def export_calibration(store: Store, name: str) -> str:
-    """One calibration as JSON text."""
+def export_calibration(store: Store, name: str, how: Redaction | None = None) -> str:
+    """One calibration as JSON text.
+
+    Args:
+        how: to leave out what could tell the site; None leaves everything in.
+    """
     if name in network_names(store):
-        return to_json(store.network(name))
-    return calibration_to_json(store.calibration(name))
+        network = store.network(name)
+        if how is None:
+            return to_json(network)
+        return to_json(stored_form(redacted_network(link_calibration(network), how), network.created_at))
+    calibration = store.calibration(name)
+    return calibration_to_json(calibration if how is None else redacted_calibration(calibration, how))
 
 
 def load_calibration(store: Store, file: Path, name: str | None) -> Loaded:

@@ -10,9 +10,11 @@ import numpy as np
 from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.constants import CONSTANT_LEVEL, Calibration, Constant
+from oracle.errors import BadInput
 from oracle.estimate import Estimate
 from oracle.execution import Execution
-from oracle.loading import load_model
+from service.models import find_model
+from service.network_comparing import NetworkComparison, are_networks, compare_networks
 from service.predicting import feasible_step, serial_projection, validity_notes
 
 
@@ -100,15 +102,20 @@ class CompareResult:
 
 def compare(
     store: Store, first: str, second: str, models: tuple[tuple[str, int], ...], execution: Execution
-) -> CompareResult:
-    """Put two stored calibrations side by side.
+) -> CompareResult | NetworkComparison:
+    """Put two stored calibrations side by side, of devices or of networks.
 
     Args:
         models: names and batches of the serial steps to predict with both.
 
     Raises:
         UnknownName: no such calibration or model. NotCalibrated: a model needs what one of them lacks.
+        BadInput: a network and a device, or models with networks.
     """
+    if are_networks(store, first, second):
+        if models:
+            raise BadInput("--model compares steps on two devices; two networks have none")
+        return compare_networks(store, first, second)
     a, b = store.calibration(first), store.calibration(second)
     mine = {(constant.name, constant.execution): constant for constant in a.constants}
     theirs = {(constant.name, constant.execution): constant for constant in b.constants}
@@ -136,7 +143,7 @@ def _ratio(first: Constant, second: Constant) -> ConstantRatio:
 def _step(
     name: str, samples: int, calibrations: tuple[Calibration, Calibration], execution: Execution
 ) -> StepComparison:
-    model = load_model(name)
+    model = find_model(name)
     first, second = (
         feasible_step(serial_projection(model, samples, CalibratedTimer(calibration, execution)))
         for calibration in calibrations

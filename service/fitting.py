@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,18 @@ from calibration.link_values import LinkCalibration
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, UnknownName
+from oracle.layer import Phase
 from profiler.case import call_from_case
+from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
+from service.agenda import run_labels
+from service.conditions import parse_condition
+from service.network_comparing import NetworkComparison, compared, earlier
 from service.networks import stored_form
 
 COLLECTIVE = "collective"
-"""The microbenchmark of every collective."""
+"""The microbenchmark of every collective; what runs beside kernels is an overlap."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +34,22 @@ class FitRequest:
     Args:
         sources: runs, or files that were imported.
         name: of the new calibration.
-        where: `KEY=VALUE`; only measurements that say so are taken.
+        where: `KEY=VALUE`, `KEY<=NUMBER`...; only measurements of which all hold are taken.
         job_keys: what of an identity marks a job and no environment; see `calibration.link_sources`.
+        prior: let stored calibrations of other devices inform kernel families with few shapes.
     """
 
     sources: tuple[str, ...]
     name: str
     where: tuple[str, ...] = ()
     job_keys: tuple[str, ...] = ()
+    prior: bool = True
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise BadInput("a calibration's name must not be empty")
         for text in self.where:
-            if "=" not in text:
-                raise BadInput(f"--where takes KEY=VALUE, such as device=A100 or flag=calib, not '{text}'")
+            parse_condition(text)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class FitResult:
         network: of a network, or None.
         runs: that were read.
         measurements: that were taken; left_out: of the same kind, but no layer that can be priced.
+        drift: of a network against the newest earlier one of the same fabric, or None.
     """
 
     store: str
@@ -63,6 +70,7 @@ class FitResult:
     runs: tuple[str, ...]
     measurements: int
     left_out: int
+    drift: NetworkComparison | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -83,6 +91,7 @@ class FitResult:
             about = {"kind": "network", "name": self.network.name, "fabric": self.network.fabric}
             errors = {curve.key.text: curve.held_out_error for curve in self.network.curves}
             values |= {**about, "curves": len(self.network.curves), "held_out_errors": errors}
+            values["drift"] = None if self.drift is None else self.drift.to_dict()
         if self.calibration is not None:
             values |= {"kind": "device", "name": self.calibration.name, "device": self.calibration.device}
             values |= {"constants": len(self.calibration.constants), "shapes": len(self.calibration.shapes)}
@@ -100,7 +109,7 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
         raise BadInput(f"there is a calibration '{request.name}' already; choose another --name")
     runs = tuple(dict.fromkeys(find_run(store, source) for source in request.sources))
     wanted = chosen([item for run in runs for item in store.measurements(run)], request.where)
-    collectives = [item for item in wanted if item.micro == COLLECTIVE]
+    collectives = [item for item in wanted if item.micro in (COLLECTIVE, OVERLAP)]
     kernels = [item for item in wanted if _is_kernel(item)]
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     if collectives and kernels:
@@ -108,25 +117,48 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
     left_out = len(wanted) - len(collectives) - len(kernels)
     if collectives:
         network = _fit_network(collectives, request)
+        before = earlier(store, network)
         store.add_network(stored_form(network, created_at), runs)
-        return FitResult(store.location, None, network, runs, len(collectives), left_out)
+        drift = None if before is None else compared(before, network)
+        return FitResult(store.location, None, network, runs, len(collectives), left_out, drift)
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
-    calibration = _fit_device(kernels, request.name, created_at)
+    known = newest_calibrations(store)
+    calibration = _fit_device(kernels, request.name, created_at, known if request.prior else [])
+    labels = dict.fromkeys(label for run in runs for label in run_labels(store.facts(run)))
+    calibration = replace(calibration, notes=(*labels, *_unlike(calibration, known), *calibration.notes))
     store.add_calibration(calibration, runs)
     return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
 
 
 def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> LinkCalibration:
+    from calibration.link_overlap import fit_overlap
     from calibration.links import fit_links
 
-    return fit_links(link_rows(collectives, request.job_keys), request.name, fabric_of(collectives[0]))
+    alone = [item for item in collectives if item.micro == COLLECTIVE]
+    network = fit_links(link_rows(alone, request.job_keys), request.name, fabric_of(collectives[0]))
+    beside = [item for item in collectives if item.micro == OVERLAP]
+    return replace(network, overlap=fit_overlap(beside, request.job_keys))
 
 
-def _fit_device(kernels: Sequence[Measurement], name: str, created_at: str) -> Calibration:
+def _fit_device(
+    kernels: Sequence[Measurement], name: str, created_at: str, others: Sequence[Calibration]
+) -> Calibration:
     from calibration.calibrate import fit
 
-    return fit(kernels, name, created_at=created_at)[0]
+    return fit(kernels, name, created_at=created_at, others=others)[0]
+
+
+def _unlike(calibration: Calibration, known: Sequence[Calibration]) -> tuple[str, ...]:
+    from calibration.unlike import unlike_notes
+
+    return unlike_notes(calibration, known)
+
+
+def newest_calibrations(store: Store) -> list[Calibration]:
+    """The newest calibration of every device in a store."""
+    newest = {summary.device: summary.name for summary in sorted(store.calibrations(), key=lambda s: s.created_at)}
+    return [store.calibration(name) for name in newest.values()]
 
 
 def find_run(store: Store, source: str) -> str:
@@ -157,19 +189,20 @@ def chosen(measurements: Sequence[Measurement], where: Sequence[str]) -> list[Me
 
     Args:
         measurements: of any kind.
-        where: `KEY=VALUE`; a key is device, micro, phase, execution, flag, or one of an identity or a case.
+        where: conditions (`service.conditions`); a key is device, micro, phase, execution, flag, or one of an identity
+            or a case.
 
     Raises:
         BadInput: none does; the text says which values there are.
     """
     found = list(measurements)
-    for text in where:
-        key, _, value = text.partition("=")
-        kept = [item for item in found if value in _said(item, key)]
+    for condition in map(parse_condition, where):
+        key = condition.key
+        kept = [item for item in found if (said := _said(item, key)) and condition.holds(said)]
         if not kept:
             known = sorted({said for item in found for said in _said(item, key)})
             there = f"there are {', '.join(known[:20])}" if known else f"none of them says anything of '{key}'"
-            raise BadInput(f"no measurement has {key}={value}; {there}")
+            raise BadInput(f"no measurement has {condition.text}; {there}")
         found = kept
     return found
 
@@ -197,6 +230,7 @@ def _is_kernel(measurement: Measurement) -> bool:
     if "layer" not in measurement.case:
         return False
     try:
-        return call_from_case(measurement.case, measurement.phase).layer.kind == measurement.micro
+        call = call_from_case(measurement.case, measurement.phase)
     except (BadInput, ValueError):
         return False
+    return call.phase is Phase.UPDATE or call.layer.kind == measurement.micro

@@ -3,27 +3,22 @@
 A file is known by the digest of its content. One of which nothing could be taken is not remembered, so that it can be
 tried again with what it does not say itself (`--collective`, `--ranks`).
 
-Names of hosts are kept only as a digest under a key of this user's own (`host-key` beside the default database), which
-is never stored with the measurements: whoever reads the database cannot try names against it.
+Names of hosts are kept only as a digest under a key of this user's own (see `service.hosts`).
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from db.location import home_path
 from db.store import Store
-from oracle.errors import BadInput, OutOfRange, StoreError, UnknownName
+from oracle.errors import BadInput, OutOfRange, UnknownName
 from profiler.importers.base import Assumptions, Dropped, ImportReport, Item, Limits
 from profiler.importers.collectives import NAMES, collective_name
 from profiler.importers.files import content_sha256, stream_file
-
-KEY_BYTES = 32
+from service.hosts import host_key
 
 
 @dataclass(frozen=True)
@@ -182,28 +177,3 @@ def grouped(dropped: tuple[Dropped, ...]) -> list[tuple[str, int, int]]:
     counts = Counter(item.reason for item in dropped)
     first = {item.reason: item.line for item in reversed(dropped)}
     return [(reason, count, first[reason]) for reason, count in counts.most_common()]
-
-
-def host_key() -> bytes:
-    """This user's key of the digests of host names; made at its first use.
-
-    Raises:
-        StoreError: the data folder cannot be written.
-    """
-    path = home_path().with_name("host-key")
-    try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Written aside and linked, so that two first imports at once agree on one key.
-            own = path.with_name(f"host-key.{os.getpid()}")
-            own.touch(mode=0o600)
-            own.write_bytes(secrets.token_bytes(KEY_BYTES))
-            try:
-                os.link(own, path)
-            except FileExistsError:
-                pass
-            finally:
-                own.unlink()
-        return path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot keep the key of host names in {path}: {error.strerror}") from None

@@ -16,10 +16,11 @@ from oracle.units import format_rate, format_seconds
 from service.tables import print_notes, show_table, table
 
 if TYPE_CHECKING:
-    from calibration.link_values import LinkCalibration, LinkCurve
+    from calibration.link_values import LinkCalibration, LinkCurve, Measured
     from service.catalogue import ShownNetwork
     from service.fitting import FitResult
     from service.importing import ImportedOne, ImportResult
+    from service.network_comparing import NetworkComparison
     from service.row_pricing import PriceResult
 
 
@@ -82,6 +83,50 @@ def print_fitted(result: FitResult) -> None:
     )
     out.print(escape(text), highlight=False, soft_wrap=True)
     print_notes(out, result.notes)
+    if result.drift is not None and result.drift.times:
+        out.print(f"drift against '{escape(result.drift.first.name)}':", highlight=False, soft_wrap=True)
+        _print_times(out, result.drift)
+
+
+def print_networks(result: NetworkComparison) -> None:
+    """Two networks: times of the same collectives, then constants."""
+    out = Console()
+    _print_times(out, result)
+    columns = ("constant", "environment", f">{escape(result.first.name)}", f">{escape(result.second.name)}")
+    rows = table("", *columns, ">ratio", ">80 % interval", "")
+    for item in result.constants:
+        interval = "" if item.lo is None or item.hi is None else f"{item.lo:.2f} - {item.hi:.2f}"
+        numbers = (f"{item.first.value:.4g} {item.first.unit}", f"{item.second.value:.4g} {item.second.unit}")
+        names = (escape(item.first.name), escape(item.first.environment))
+        rows.add_row(*names, *numbers, f"{item.ratio:.2f}", interval, "differs" if item.differs else "")
+    show_table(out, rows)
+    for name, only in ((result.first.name, result.only_first), (result.second.name, result.only_second)):
+        if only:
+            print_notes(out, [f"only in {name}: {'; '.join(only)}"])
+
+
+def _print_times(out: Console, result: NetworkComparison) -> None:
+    """How many times as long each collective takes as before, over the sizes that both have."""
+    columns = ("collective", ">ranks", ">nodes", "dtype", ">sizes", ">time, second / first", ">80 % interval", "")
+    rows = table("", *columns, "environment")
+    for item in result.times:
+        key = item.key
+        environment = key.environment if item.was == key.environment else f"{item.was} -> {key.environment}"
+        rows.add_row(
+            escape(" ".join(text for text in (key.collective, key.form) if text)),
+            str(key.ranks),
+            str(key.nodes or "?"),
+            key.dtype,
+            str(item.sizes),
+            f"{item.ratio:.2f}",
+            f"{item.lo:.2f} - {item.hi:.2f}",
+            "differs" if item.differs else "",
+            escape(environment),
+        )
+    if result.times:
+        show_table(out, rows)
+    else:
+        print_notes(out, ["no collective has a size in common"])
 
 
 def print_network(shown: ShownNetwork) -> None:
@@ -103,7 +148,30 @@ def print_network(shown: ShownNetwork) -> None:
         where = f"{law.collective} between nodes, {law.ranks_per_node} per node, {law.dtype} {law.environment}".strip()
         scales = ", ".join(map(str, law.ranks))
         out.print(escape(f"{where}: a law in ranks ({names}) from {scales} ranks"), highlight=False, soft_wrap=True)
+    _print_company(out, known)
     print_notes(out, known.notes)
+
+
+def _print_company(out: Console, known: LinkCalibration) -> None:
+    """What other groups, kernels and the framework make of a transfer."""
+    for item in known.contention:
+        where = "between nodes" if item.between_nodes else "inside a node"
+        interval = "" if item.lo is None or item.hi is None else f" ({item.lo:.2f} - {item.hi:.2f})"
+        text = f"{item.concurrent} groups at once {where}: {item.factor:.2f} times the time of a byte{interval}"
+        out.print(text, highlight=False, soft_wrap=True)
+    for overlap in known.overlap:
+        kernels, moved = overlap.of_kernels, overlap.of_collective
+        text = (
+            f"{overlap.collective} of {overlap.ranks} ranks beside {overlap.kernel}: it takes {_times(moved)} as long"
+        )
+        out.print(escape(f"{text}, the kernel {_times(kernels)}"), highlight=False, soft_wrap=True)
+    for overhead in known.overheads:
+        text = f"torch.distributed adds {format_seconds(overhead.seconds.value)} to a small {overhead.collective}"
+        out.print(escape(f"{text} of {overhead.ranks} ranks"), highlight=False, soft_wrap=True)
+
+
+def _times(factor: Measured) -> str:
+    return f"{factor.value:.2f} ({factor.lo:.2f} - {factor.hi:.2f}) times"
 
 
 def _print_curves(out: Console, known: LinkCalibration) -> None:
@@ -121,7 +189,7 @@ def _print_curves(out: Console, known: LinkCalibration) -> None:
             format_rate(1 / line.s_per_byte, "B/s") if line.s_per_byte else "-",
             str(len(curve.pieces)),
             "" if curve.held_out_error is None else f"{curve.held_out_error:.1%}",
-            escape(", ".join(text for text in (key.environment, key.job) if text)),
+            escape(", ".join(text for text in (key.form, key.environment, key.job) if text)),
         )
     show_table(out, rows)
     out.print(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.console import open_store, show
-from service.options import CalibrationName, Db, Json, NetworkEnvironment, NetworkName
+from service.options import CalibrationName, Db, Dtypes, Json, NetworkEnvironment, NetworkName
 
 
 def import_(
@@ -46,12 +46,15 @@ def fit(
     name: Annotated[str, typer.Option(help="Name of the new calibration.")],
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only measurements that say so: device=..., flag=calib; repeatable."),
+        typer.Option(metavar="KEY=VALUE", help="Only such: device=A100, flag=calib, ranks<=32; repeatable."),
     ] = None,
     job: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY", help="What marks one job of a scaling study, such as tag; repeatable."),
     ] = None,
+    no_prior: Annotated[
+        bool, typer.Option("--no-prior", help="Kernels: learn nothing from the stored calibrations of other devices.")
+    ] = False,
     db: Db = None,
     json: Json = False,
 ) -> None:
@@ -62,7 +65,7 @@ def fit(
     """
     from service.fitting import FitRequest, fit_stored
 
-    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()))
+    request = FitRequest(tuple(sources), name, tuple(where or ()), tuple(job or ()), prior=not no_prior)
     with open_store(db) as store:
         result = fit_stored(store, request)
     show("fit", result, json)
@@ -77,7 +80,7 @@ def price(
         Path | None, typer.Option(metavar="FILE", help="Write the rows with predicted_s, lo_s, hi_s, method.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows that say so; repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such rows: tag=a, nranks<=32; repeatable.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN,...", help="Groups of the scores. Default: collective, or op.")
@@ -99,5 +102,55 @@ def price(
     show("price", result, json)
 
 
-NETWORKS: dict[str, Callable[..., None]] = {"import": import_, "fit": fit, "price": price}
+def collect(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Where ranks kept their files.")],
+    name: Annotated[str | None, typer.Option(help="Fit them to a network of this name. Default: store only.")] = None,
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Store what ranks on a cluster measured, and fit it.
+
+    Says what is cut short, missing or of another run. The same files twice add nothing.
+    """
+    from service.collecting import collect_folders
+
+    with open_store(db) as store:
+        result = collect_folders(store, folders, name)
+    show("collect", result, json)
+
+
+def plan_measurement(
+    cluster: Annotated[Path, typer.Option("--cluster", metavar="FILE", help="The network, tier by tier, in YAML.")],
+    max_nodes: Annotated[int, typer.Option("--max-nodes", help="Of one job.")] = 8,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Longest time of measuring in one job.")] = "30min",
+    device: Annotated[str, typer.Option("--device", help="cuda (NCCL) or cpu (Gloo).")] = "cuda",
+    dtypes: Dtypes = None,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="For the files of all ranks; every node must see it.")
+    ] = Path("collectives"),
+    sbatch: Annotated[
+        Path | None, typer.Option("--sbatch", metavar="FILE", help="Write a batch script for Slurm, one for each job.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what to measure on a cluster, and how to start it.
+
+    Runs on a login node, without torch: on how many nodes, for how long, and why, from the tiers of a cluster file.
+    """
+    from oracle.units import parse_seconds
+    from service.measurement_plan import PlanRequest, write_scripts
+    from service.measurement_plan import plan_measurement as use_case
+
+    types = tuple(part.strip() for part in (dtypes or "fp32").split(","))
+    plan = use_case(PlanRequest(cluster, max_nodes, parse_seconds(budget), device, types, folder))
+    show("plan-measurement", plan if sbatch is None else write_scripts(plan, sbatch), json)
+
+
+NETWORKS: dict[str, Callable[..., None]] = {
+    "import": import_,
+    "fit": fit,
+    "price": price,
+    "collect": collect,
+    "plan-measurement": plan_measurement,
+}
 """Name -> command."""

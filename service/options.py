@@ -38,7 +38,10 @@ Recompute = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="alexnet, vgg16, resnet50, resnet152, cosmoflow, or a .json or .net file."),
+    typer.Argument(
+        metavar="MODEL",
+        help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
+    ),
 ]
 Batch = Annotated[int | None, typer.Option("--batch", help="Samples of one step over all devices.")]
 BatchPerDevice = Annotated[int | None, typer.Option("--batch-per-device", help="Samples of one step on each device.")]
@@ -86,4 +89,78 @@ NetworkName = Annotated[
 ]
 NetworkEnvironment = Annotated[
     str | None, typer.Option("--environment", metavar="TEXT", help="Which environment of the network, or a part of it.")
+]
+For = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--for", metavar="MODEL[:BATCH]", help="Measure what this model needs at this batch per device; repeatable."
+    ),
+]
+ForStrategies = Annotated[
+    str | None,
+    typer.Option("--strategies", metavar="NAME,NAME...", help=f"... under these strategies: {STRATEGY_NAMES}."),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="TIME", help="How long all of it may take, such as 90s or 10min.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")]
+Seed = Annotated[int, typer.Option("--seed", help="Order of the cases and random inputs.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on with the newest unfinished run of this device, or with the files of --collectives."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Go on where doctor refuses; the result says so.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        help="Fresh processes that measure in turn. Default: 3 from four minutes on, else 1.",
+    ),
+]
+RunId = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Go on with this run.")]
+Collectives = Annotated[
+    bool, typer.Option("--collectives", help="Measure collectives between processes; the next options are theirs.")
+]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks", help="Processes to start on this machine. Default: 2, or the launcher's.")
+]
+Largest = Annotated[
+    str | None, typer.Option("--largest", metavar="SIZE", help="Largest message. Default: 64MiB, on GPUs 1GiB.")
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        "--groups", metavar="KIND,...", help="all, node, across (one rank of each node), first:N (the first N)."
+    ),
+]
+Dtypes = Annotated[str | None, typer.Option("--dtypes", metavar="TYPE,...", help="Such as fp32,bf16. Default: fp32.")]
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="NAME,...", help="Such as all_reduce,p2p. Default: every collective.")
+]
+Concurrent = Annotated[bool, typer.Option("--concurrent", help="Measure groups also all at once: contention.")]
+Spacing = Annotated[
+    str | None,
+    typer.Option(
+        "--spacing",
+        metavar="NAME,...",
+        help="Between calls: back_to_back, pause (1 ms), compute. Default: back_to_back.",
+    ),
+]
+Cupy = Annotated[bool, typer.Option("--cupy", help="Also through CuPy, GPUs of this machine: what torch adds.")]
+Beside = Annotated[
+    str | None,
+    typer.Option(
+        "--beside",
+        metavar="NAME,...",
+        help="Also while kernels run, and what each costs the other: matmul, conv2d, copy.",
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", metavar="DIR", help="Where each rank keeps its file; needed under torchrun, srun, mpirun."
+    ),
 ]

@@ -1,10 +1,10 @@
-"""Pictures of advice, scaling and explanations, as .png, .svg or .html (an SVG inside a page)."""
+"""Pictures of advice, scaling, explanations and networks, as .png, .svg or .html (an SVG inside a page)."""
 
 from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,12 @@ from oracle.errors import BadInput, MissingDependency
 from oracle.units import format_bytes
 
 if TYPE_CHECKING:
+    from calibration.link_values import LinkCurve
     from service.advising import AdviceResult, ExplainResult, ScaleResult
+    from service.catalogue import ShownCalibration, ShownNetwork
+
+_LINE_POINTS = 200
+_LONGEST_LABEL = 60
 
 SUFFIXES = (".png", ".svg", ".html")
 
@@ -51,7 +56,7 @@ def plot_advice(result: AdviceResult, path: Path) -> None:
     job = result.ranking.job
     axes.set(xlabel="ms per sample", ylabel="GiB per device", xscale="log", yscale="log")
     axes.set_title(f"{job.model.name} on up to {job.devices} x {job.cluster.device}")
-    _save(figure, axes, path)
+    save_figure(figure, [axes], path)
 
 
 def plot_scaling(result: ScaleResult, path: Path) -> None:
@@ -70,7 +75,7 @@ def plot_scaling(result: ScaleResult, path: Path) -> None:
     axes.set_xscale("log", base=2)
     if result.rows:
         axes.set_title(result.rows[0].projection.job.model.name)
-    _save(figure, axes, path)
+    save_figure(figure, [axes], path)
 
 
 def plot_explanation(result: ExplainResult, path: Path) -> None:
@@ -88,19 +93,73 @@ def plot_explanation(result: ExplainResult, path: Path) -> None:
             axes.barh([name], [1e3 * seconds.middle], label=name)
     axes.invert_yaxis()
     axes.set(xlabel="ms per step", title=f"{projection.job.model.name}, {result.row.label}")
-    _save(figure, axes, path)
+    save_figure(figure, [axes], path)
+
+
+def plot_network(shown: ShownCalibration | ShownNetwork, path: Path) -> None:
+    """Bus bandwidth over size, both logarithmic: what was measured as points, the fit as lines; one panel each.
+
+    Raises:
+        BadInput: it is the calibration of a device.
+    """
+    from service.catalogue import ShownNetwork
+
+    if not isinstance(shown, ShownNetwork):
+        raise BadInput("--plot draws the collectives of a network, not the constants of a device")
+    known = shown.calibration
+    names = sorted({curve.key.collective for curve in known.curves})
+    figure, panels = _panels(len(names))
+    figure.suptitle(f"{known.name}: {known.fabric}")
+    for name, axes in zip(names, panels, strict=True):
+        for curve in known.curves:
+            if curve.key.collective == name:
+                _draw_curve(axes, curve)
+        axes.set(title=name, xlabel="bytes", ylabel="bus bandwidth in bytes/s", xscale="log", yscale="log")
+    save_figure(figure, panels, path)
+
+
+def _draw_curve(axes: Any, curve: LinkCurve) -> None:
+    import numpy as np
+
+    from calibration.link_curves import read
+    from calibration.link_sources import bus_factor
+
+    key, factor = curve.key, bus_factor(curve.key)
+    sizes, seconds = np.array(curve.sizes_bytes), np.array(curve.seconds)
+    about = ", ".join(text for text in (key.dtype, key.form, key.environment, key.job) if text)
+    label = f"{key.ranks} ranks, {key.nodes or '?'} nodes, {about}"[:_LONGEST_LABEL]
+    (points,) = axes.plot(sizes, factor * sizes / seconds, linestyle="", marker="o", markersize=4, label=label)
+    between = np.geomspace(sizes[0], sizes[-1], _LINE_POINTS)
+    axes.plot(between, factor * between / np.exp(read(curve, between).log_s), color=points.get_color(), linewidth=1)
 
 
 def _axes() -> tuple[Any, Any]:
+    figure, (axes,) = _panels(1)
+    return figure, axes
+
+
+def _panels(count: int) -> tuple[Any, list[Any]]:
+    """So many panels, two in a row."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    return figure, figure.subplots()
+    columns = min(2, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(9 if columns == 1 else 14, 6 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in panels[count:]:
+        empty.set_visible(False)
+    return figure, panels[:count]
 
 
-def _save(figure: Any, axes: Any, path: Path) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
+def save_figure(figure: Any, panels: Sequence[Any], path: Path) -> None:
+    """Write a figure with the legends of its panels.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    for axes in panels:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="small")
     page = path.suffix.lower() == ".html"
     target: Any = io.StringIO() if page else path
     try:
@@ -117,5 +176,6 @@ PLOTS: dict[str, Callable[[Any, Path], None]] = {
     "advise": plot_advice,
     "scale": plot_scaling,
     "explain": plot_explanation,
+    "show": plot_network,
 }
 """The picture of each command's result."""

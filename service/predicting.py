@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from calibration.link_pricing import LinkTimer as MeasuredLinks
@@ -14,7 +13,6 @@ from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.estimate import Estimate
 from oracle.links import LinkTimer
-from oracle.loading import load_model
 from oracle.machine import Cluster, load_cluster, parse_link
 from oracle.memory import MemoryRule
 from oracle.model import ModelGraph
@@ -25,11 +23,11 @@ from oracle.project import project
 from oracle.projection import Projection
 from oracle.strategies import strategy
 from oracle.strategies.choices import parse_strategy
+from profiler.installed import installed
+from service.models import find_model
 from service.network_pricing import NetworkChoice, flat_cluster, network_timer
 from service.requests import PredictRequest, Target
-
-STALE_DAYS = 90
-"""Age from which a calibration is called old: drivers, clocks and cooling change."""
+from service.staleness import stale_notes
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def look_up(store: Store, target: Target) -> Means:
 def _project(request: PredictRequest, model: str, devices: int, means: Means) -> Projection:
     chosen = parse_strategy(("serial" if devices == 1 else "data") if request.strategy is None else request.strategy)
     job = Job(
-        model=load_model(model),
+        model=find_model(model),
         global_batch=request.global_batch(devices),
         devices=devices,
         cluster=means.cluster,
@@ -194,7 +192,4 @@ def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> 
     notes = list(calibration.notes)
     if cluster is not None and cluster.device != calibration.device:
         notes.append(f"the cluster has {cluster.device}, but the calibration is of {calibration.device}")
-    age = datetime.now(UTC) - datetime.fromisoformat(calibration.created_at)
-    if age.days >= STALE_DAYS:
-        notes.append(f"the calibration is {age.days} days old; measure again before you rely on it")
-    return tuple(notes)
+    return (*notes, *stale_notes(calibration.environment, calibration.created_at, installed()))

@@ -10,8 +10,10 @@ from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_number, format_rate, format_seconds
-from service import network_tables
+from service import collective_tables, model_tables, network_tables
 from service.advice_tables import print_advice, print_explained, print_scaled
+from service.ceiling_tables import print_ceilings
+from service.kernel_tables import print_kernels
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
 from service.tables import show_table as _show
@@ -24,10 +26,13 @@ if TYPE_CHECKING:  # the results of commands that measure and fit are not loaded
     from service.catalogue import Catalogue, ShownCalibration, ShownNetwork
     from service.checking import Report
     from service.comparing import CompareResult
+    from service.kernel_view import ShownKernels
+    from service.measuring import MeasureResult
+    from service.network_comparing import NetworkComparison
     from service.predicting import PredictResult
     from service.validating import ValidateResult
 
-_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_LEVELS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "refuse": "[red]refuse[/]", "fail": "[red]fail[/]"}
 
 
 def print_report(report: Report) -> None:
@@ -49,9 +54,22 @@ def print_calibrated(result: CalibrateResult) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    cases, missed = result.run.measured + len(result.run.unmeasured), len(result.run.unmeasured)
-    late = f"{missed} of {cases} cases were not measured: a longer --budget, or a quieter machine"
-    _notes(console, [*([late] if missed else []), *result.calibration.notes])
+    _notes(console, result.calibration.notes)
+
+
+def print_measured(result: MeasureResult) -> None:
+    """What was measured, where it is, and how to go on."""
+    console = Console()
+    run, cases = result.run, result.run.measured + len(result.run.unmeasured)
+    console.print(
+        f"{run.measured} of {cases} cases measured, {run.converged} as certain as asked, "
+        f"in {run.visits} visits{' with those before' if result.resumed else ''}; "
+        f"{format_seconds(result.elapsed_s)}; stored as run {run.run_id} in {escape(result.store)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"fit it with: stepgauge fit --from {run.run_id} --name NAME", highlight=False, soft_wrap=True)
+    _notes(console, result.notes)
 
 
 def print_catalogue(catalogue: Catalogue) -> None:
@@ -73,13 +91,17 @@ def print_catalogue(catalogue: Catalogue) -> None:
         cells = (escape(network.name), f"network: {escape(network.fabric)}", network.created_at)
         table.add_row(*cells, str(network.constants), "", "")
     _show(console, table)
+    _notes(console, [f"{item.name}: {note}" for item in catalogue.calibrations for note in catalogue.stale(item)])
 
 
-def print_shown(shown: ShownCalibration | ShownNetwork) -> None:
-    """One calibration, of a device or of a network."""
+def print_shown(shown: ShownCalibration | ShownNetwork | ShownKernels) -> None:
+    """One calibration, of a device or of a network, or its kernels."""
     from service.catalogue import ShownNetwork
+    from service.kernel_view import ShownKernels
 
-    if isinstance(shown, ShownNetwork):
+    if isinstance(shown, ShownKernels):
+        print_kernels(shown)
+    elif isinstance(shown, ShownNetwork):
         network_tables.print_network(shown)
     else:
         print_calibration(shown)
@@ -128,7 +150,7 @@ def _kernels(fit: KernelFit) -> str:
 def _constant(fit: KernelFit, quantity: str) -> str:
     """Value and 80 % interval, or a dash."""
     for constant in fit.constants:
-        if constant.quantity == quantity:
+        if constant.quantity == quantity and constant.identified:
             numbers = (constant.value, constant.lo, constant.hi)
             if quantity == "launch_s":
                 value, lo, hi = map(format_seconds, numbers)
@@ -227,8 +249,13 @@ def print_validated(result: ValidateResult) -> None:
     _notes(console, result.notes)
 
 
-def print_compared(result: CompareResult) -> None:
-    """Constants with their ratio, then predicted steps."""
+def print_compared(result: CompareResult | NetworkComparison) -> None:
+    """Constants with their ratio, then predicted steps; of two networks their times first."""
+    from service.network_comparing import NetworkComparison
+
+    if isinstance(result, NetworkComparison):
+        network_tables.print_networks(result)
+        return
     console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
     table = _table("", "constant", "execution", f">{first}", f">{second}", ">ratio", ">80 % interval", "")
@@ -267,6 +294,7 @@ def print_compared(result: CompareResult) -> None:
 PRINTERS: dict[str, Callable[[Any], None]] = {
     "doctor": print_report,
     "calibrate": print_calibrated,
+    "measure": print_measured,
     "list": print_catalogue,
     "show": print_shown,
     "predict": print_predicted,
@@ -275,6 +303,9 @@ PRINTERS: dict[str, Callable[[Any], None]] = {
     "advise": print_advice,
     "scale": print_scaled,
     "explain": print_explained,
+    "ceilings": print_ceilings,
     **network_tables.PRINTERS,
+    **model_tables.PRINTERS,
+    **collective_tables.PRINTERS,
 }
 """The printer of each command's result."""

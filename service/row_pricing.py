@@ -6,24 +6,28 @@ since intervals are even in the logarithm. Nothing is pooled over groups.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calibration.features import family
 from calibration.link_lookup import LinkLookup
 from calibration.link_pricing import methods_of
 from calibration.link_rows import canonical
 from calibration.link_sources import FABRIC_KEYS, label
 from calibration.link_values import CurveKey
+from calibration.repeats import STEP_SD
 from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.execution import Execution
+from oracle.layer import Phase
 from oracle.pricing import LayerCall
 from profiler.importers.collectives import DTYPES, collective_name
 from profiler.importers.kernel_cases import Unusable, call_of, execution_of
@@ -48,7 +52,7 @@ class PriceRequest:
         network: of a network, for collectives.
         environment: of the network, for rows that name none.
         out: where to write the rows with their prices, or None.
-        where: `COLUMN=VALUE`; only such rows are priced.
+        where: `COLUMN=VALUE`, `COLUMN<=NUMBER`...; only such rows are priced.
         by: columns that make the groups of the scores; empty for collective or op.
     """
 
@@ -186,31 +190,39 @@ def _check_owner(row: Cells, owner: str, columns: Iterable[str]) -> None:
 
 
 def price_kernels(calibration: Calibration, rows: Iterable[Cells]) -> Priced:
-    """The price of every row of a table of kernels, all rows of one execution together."""
+    """The price of every row of a table of kernels, all rows of one kernel family together."""
     found: Priced = {}
-    by_execution: dict[Execution, list[tuple[Cells, LayerCall]]] = defaultdict(list)
+    by_kernels: dict[tuple[Execution, str, Phase], list[tuple[Cells, LayerCall]]] = defaultdict(list)
     for row in rows:
         try:
             _check_owner(row, calibration.device, ("gpu", "device"))
             call = call_of(row)
             if call is None:
                 raise Unusable(f"{row.text_of('op')[:40]} is no layer of the oracle")
-            by_execution[execution_of(row)].append((row, call))
+            by_kernels[execution_of(row), family(call.layer, call.phase), call.phase].append((row, call))
         except BadInput as error:
             found[row.line] = str(error)
-    for execution, members in by_execution.items():
-        timer = CalibratedTimer(calibration, execution)
-        found |= {row.line: _kernel_price(timer, call) for row, call in members}
+    for (execution, _, _), members in by_kernels.items():
+        timer = CalibratedTimer(_of_kernels(calibration), execution)
+        prices = _kernel_prices(timer, [call for _, call in members])
+        found |= {row.line: price for (row, _), price in zip(members, prices, strict=True)}
     return found
 
 
-def _kernel_price(timer: CalibratedTimer, call: LayerCall) -> RowPrice | str:
+def _of_kernels(calibration: Calibration) -> Calibration:
+    """The calibration without the uncertainty of what a step does beside its kernels."""
+    return replace(calibration, common_sd=math.sqrt(max(calibration.common_sd**2 - STEP_SD**2, 0.0)))
+
+
+def _kernel_prices(timer: CalibratedTimer, calls: Sequence[LayerCall]) -> Sequence[RowPrice | str]:
+    """The prices of calls of one kernel family: all of them, or the reason why there are none."""
     try:
-        prices = timer.price([call])
+        prices = timer.price(calls)
     except NotCalibrated as error:
-        return str(error)
-    lo, hi = np.quantile(prices.draws_s[0], [0.1, 0.9])
-    return RowPrice(float(prices.middle_s[0]), float(lo), float(hi), str(prices.methods[0]))
+        return [str(error)] * len(calls)
+    lows, highs = np.quantile(prices.draws_s, [0.1, 0.9], axis=1)
+    columns = zip(prices.middle_s.tolist(), lows.tolist(), highs.tolist(), prices.methods, strict=True)
+    return [RowPrice(middle, low, high, str(method)) for middle, low, high, method in columns]
 
 
 def scores(priced: Sequence[tuple[Cells, RowPrice | None]], by: Sequence[str]) -> Iterator[Score]:

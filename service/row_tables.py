@@ -12,6 +12,7 @@ from profiler.importers.base import Limits
 from profiler.importers.printed import printed
 from profiler.importers.source import open_source
 from profiler.importers.tidy import Cells, time_column
+from service.conditions import parse_condition
 
 PRICES = ("predicted_s", "lo_s", "hi_s", "method")
 """The columns that pricing adds."""
@@ -87,19 +88,19 @@ def _row(line: int, cells: list[str], columns: Sequence[str], time: tuple[str, f
 
 
 def kept_rows(table: RowTable, where: Sequence[str]) -> list[Cells]:
-    """The rows whose columns say what is asked, `COLUMN=VALUE`.
+    """The rows whose columns say what is asked, `COLUMN=VALUE` or `COLUMN<=NUMBER`...
 
     Raises:
         BadInput: no such column, or no row says so.
     """
     found = list(table.rows)
-    for text in where:
-        column, equals, value = text.partition("=")
-        if not equals or column not in table.columns:
-            raise BadInput(f"--where takes COLUMN=VALUE with one of {', '.join(table.columns)}, not '{text}'")
-        found = [row for row in found if row.text_of(column) == value]
+    for condition in map(parse_condition, where):
+        if condition.key not in table.columns:
+            columns = ", ".join(table.columns)
+            raise BadInput(f"--where takes COLUMN=VALUE with one of {columns}, not '{condition.text}'")
+        found = [row for row in found if condition.holds([row.text_of(condition.key)])]
         if not found:
-            raise BadInput(f"no row has {column}={value}")
+            raise BadInput(f"no row has {condition.text}")
     return found
 
 

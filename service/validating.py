@@ -10,14 +10,17 @@ from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
-from oracle.loading import load_model
 from oracle.projection import Projection
 from profiler.backends.base import open_backend
-from profiler.measurement import Environment, Measurement
+from profiler.flags import meaning
+from profiler.measurement import Measurement
+from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
+from service.models import find_question
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
 from service.requests import Progress, ValidateRequest, silent
+from service.staleness import changes
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class ValidateResult:
                     "samples_s": list(step.measurement.device_s),
                     "difference": step.difference,
                     "inside": step.inside,
+                    "flags": list(step.measurement.flags),
                 }
                 for step in self.steps
             ],
@@ -96,25 +100,21 @@ def validate(store: Store, request: ValidateRequest, progress: Progress = silent
     steps = []
     for index, (name, samples) in enumerate(request.models):
         progress(index, len(request.models), f"{name}, {samples} samples a step")
-        model = load_model(name)
-        projection = serial_projection(model, samples, timer)
-        measurement = time_steps(model, samples, request.execution, backend, settings).measurement
+        question = find_question(name, samples)
+        projection = serial_projection(question.graph, samples, timer)
+        with sampling(backend) as sampler, sampler.window() as window:
+            timed = time_steps(question.graph, samples, request.execution, backend, settings, question.make)
+        measurement = window.summary.added_to(timed.measurement)
         store.add_measurement(measurement)
         steps.append(ValidatedStep(projection, measurement))
     store.finish_run(run_id)
     progress(len(request.models), len(request.models), "done")
-    notes = (*changed(found, environment), *validity_notes(found))
-    return ValidateResult(found, tuple(steps), notes)
-
-
-def changed(calibration: Calibration, environment: Environment) -> tuple[str, ...]:
-    """What of the machine's identity is no longer as it was calibrated."""
-    if environment.validity_key == calibration.validity_key:
-        return ()
-    names = sorted(set(environment.identity) | set(calibration.environment))
-    return tuple(
-        f"{name} was {calibration.environment.get(name, 'unknown')} when this was calibrated, "
-        f"now it is {environment.identity.get(name, 'unknown')}"
-        for name in names
-        if calibration.environment.get(name) != environment.identity.get(name)
+    names = found.environment.keys() | environment.identity.keys()
+    changed = changes(found.environment, environment.identity, names)
+    flagged = (
+        f"the steps of {step.projection.job.model.name} are flagged {meaning(flag)}"
+        for step in steps
+        for flag in step.measurement.flags
     )
+    notes = dict.fromkeys((*flagged, *changed, *validity_notes(found)))
+    return ValidateResult(found, tuple(steps), tuple(notes))

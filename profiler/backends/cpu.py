@@ -12,22 +12,30 @@ from itertools import pairwise
 
 import torch
 
-from oracle.errors import NoDevice
+from oracle.errors import BadInput, NoDevice
 from profiler.backends.base import Kernel, Sample
 from profiler.backends.torch_device import Rotation, Stopwatch, TorchDevice
-from profiler.environment import available_memory_bytes, cpu_model, last_level_cache_bytes
+from profiler.environment import cpu_model, last_level_cache_bytes
+from profiler.machine_state import available_memory_bytes
 from profiler.micro.base import Run
 
 COLD_BYTES = (64.0 * 2**20, 256.0 * 2**20)
 """The least and the most that sets of inputs exceed together; between them the size of the last-level cache decides."""
 
 
-class _CpuKernel:
+class CpuKernel:
+    """Closures timed by the calling thread.
+
+    Args:
+        runs: taken in turn.
+    """
+
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._rotation = Rotation(runs)
+        self.rotation = Rotation(runs)
 
     def sample(self, inner: int) -> Sample:
-        runs, keep = self._rotation.take(inner), self._rotation.keep
+        """Run the next `inner` of them and time them together."""
+        runs, keep = self.rotation.take(inner), self.rotation.keep
         given_ns = time.thread_time_ns()
         start_ns = time.perf_counter_ns()
         for run in runs:
@@ -68,8 +76,15 @@ class Cpu(TorchDevice):
     def release_unused(self) -> None:
         """Nothing: torch gives memory of CPUs back at once."""
 
-    def _kernel(self, runs: Sequence[Run]) -> Kernel:
-        return _CpuKernel(runs)
+    def kernel(self, runs: Sequence[Run], *, graph: bool = False) -> Kernel:
+        """Closures timed by the calling thread.
+
+        Raises:
+            BadInput: CUDA graphs were asked for.
+        """
+        if graph:
+            raise BadInput("a cpu device has no CUDA graphs")
+        return CpuKernel(runs)
 
     def stopwatch(self) -> Stopwatch:
         """A stopwatch of the host."""

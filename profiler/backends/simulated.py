@@ -7,8 +7,8 @@ assume, written down from the constants' side, so that recovering them tests eve
 constant.
 
 Noise is multiplicative and log-normal, drawn anew for every sample, with the true time as its median. A drift (the
-same for all cases, a sine in the number of the sample) and outliers (a share of samples that take a multiple) can be
-added.
+same for all cases, a sine in the number of the sample), outliers (a share of samples that take a multiple), a second
+mode and a clock that falls can be added, and a memory that some cases exceed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from oracle.errors import OutOfMemory
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
+from oracle.units import format_bytes
 from oracle.windows import Conv
 from profiler.backends.base import Backend, Kernel, Sample
 from profiler.case import Case
@@ -89,6 +91,8 @@ class Disturbance:
         noise_sd: of ln(sample / true), independent for every sample.
         drift: amplitude of a sine common to all cases, as a share; period_samples: its period.
         outlier_share: of samples that take outlier_factor times as long.
+        mode_share: of samples that are of a second mode, which takes mode_factor times as long.
+        throttled_from: the number of the sample from which all take throttled_factor times as long; None for never.
     """
 
     noise_sd: float = 0.05
@@ -96,14 +100,25 @@ class Disturbance:
     period_samples: int = 1000
     outlier_share: float = 0.0
     outlier_factor: float = 5.0
+    mode_share: float = 0.0
+    mode_factor: float = 1.3
+    throttled_from: int | None = None
+    throttled_factor: float = 1.25
 
 
 @dataclass
 class SimulatedDevice:
-    """A device whose every sample follows from its seed and the samples taken before it."""
+    """A device whose every sample follows from its seed and the samples taken before it.
+
+    Args:
+        seed: of the noise.
+        disturbance: what stands between the true time and a sample.
+        memory_bytes: what the operands and the result of a case have to fit into.
+    """
 
     seed: int = 0
     disturbance: Disturbance = Disturbance()
+    memory_bytes: float = math.inf
     name: str = field(default="simulated", init=False)
     device: str = field(default="simulated device", init=False)
 
@@ -118,8 +133,16 @@ class SimulatedDevice:
 
     @contextmanager
     def open(self, case: Case) -> Iterator[Kernel]:
-        """A kernel that takes its true time, disturbed."""
+        """A kernel that takes its true time, disturbed.
+
+        Raises:
+            OutOfMemory: the case exceeds the memory.
+        """
         call = case.call
+        needed_bytes = call.layer.work(call.phase, call.samples, case.execution).bytes
+        if needed_bytes > self.memory_bytes:
+            needed, there = format_bytes(needed_bytes), format_bytes(self.memory_bytes)
+            raise OutOfMemory(f"a {call.layer.kind} layer's {call.phase} takes {needed}; {self.device} has {there}")
         yield _SimulatedKernel(self, true_seconds(call.layer, call.phase, call.samples, case.execution))
 
     def disturb(self, seconds: float) -> float:
@@ -129,6 +152,10 @@ class SimulatedDevice:
         factor = 1 + how.drift * math.sin(2 * math.pi * self._taken / how.period_samples)
         if how.outlier_share and self._random.random() < how.outlier_share:
             factor *= how.outlier_factor
+        if how.mode_share and self._random.random() < how.mode_share:
+            factor *= how.mode_factor
+        if how.throttled_from is not None and self._taken >= how.throttled_from:
+            factor *= how.throttled_factor
         return seconds * factor * math.exp(how.noise_sd * self._random.standard_normal())
 
 

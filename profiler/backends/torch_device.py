@@ -5,6 +5,8 @@ ran in between. So up to sixteen sets are built and taken in turn, as many as ex
 is larger by itself stays alone, and sets of small layers stay partly warm, as the activation that the layer before has
 just written is in a step.
 
+An execution that asks for a warm cache gets one set.
+
 Results are allocated anew by every call, as in a step, and kept for as many calls as there are sets, so that a kernel
 does not write where it has just written: a batch norm's backward on a CPU took 39 ms where its result went to the same
 place every time, 142 ms where it did not, and 167 ms inside a step of ResNet-50. On CPUs with glibc a tensor above
@@ -18,20 +20,21 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle, islice
 from typing import ClassVar, Protocol
 
 import torch
 
 from oracle.errors import BadInput, OutOfMemory
+from oracle.execution import Execution
 from oracle.units import format_bytes
 from profiler.backends.base import Kernel
 from profiler.case import Case
 from profiler.environment import read_environment
 from profiler.measurement import Environment
 from profiler.micro.base import Builder, Result, Run, find_micro
-from profiler.precision import products_in
+from profiler.precision import switched
 
 MAX_SETS = 16
 
@@ -70,9 +73,14 @@ class TorchDevice(ABC):
         work = case.call.layer.work(case.call.phase, case.call.samples, case.execution)
         # Operands and results once, and as much again for work space, reordered copies and the kept graph.
         self.must_fit(2 * work.bytes, f"a {case.call.layer.kind} layer's {case.call.phase}")
-        with products_in(case.execution.precision, self.name), torch_errors(self.device):
+        with switched(case.execution, self.name), torch_errors(self.device), self.stream_for(case.execution):
             builder = Builder(case.call, case.execution, self.torch_device)
-            yield self._kernel([micro(builder).run for _ in range(sets_of_inputs(work.bytes, self.cold_bytes))])
+            sets = 1 if case.execution.warm else sets_of_inputs(work.bytes, self.cold_bytes)
+            yield self.kernel([micro(builder).run for _ in range(sets)], graph=case.execution.graph)
+
+    def stream_for(self, execution: Execution) -> AbstractContextManager[object]:
+        """Where a case's tensors are made and its kernels run: by default where everything does."""
+        return nullcontext()
 
     def must_fit(self, needed_bytes: float, what: str) -> None:
         """Refuse what does not fit before it is tried: a CPU's system would end the process.
@@ -94,8 +102,13 @@ class TorchDevice(ABC):
         """Give back what torch's allocator keeps of earlier cases."""
 
     @abstractmethod
-    def _kernel(self, runs: Sequence[Run]) -> Kernel:
-        """Closures that do the same on different inputs, as what can be sampled."""
+    def kernel(self, runs: Sequence[Run], *, graph: bool = False) -> Kernel:
+        """Closures that do the same on different inputs, as what can be sampled.
+
+        Args:
+            runs: taken in turn.
+            graph: launch them from a CUDA graph.
+        """
 
     @abstractmethod
     def stopwatch(self) -> Stopwatch:
@@ -155,9 +168,13 @@ def torch_errors(device: str) -> Iterator[None]:
         text = _first_line(error)
         if "can't allocate memory" in text or "not enough memory" in text:
             raise OutOfMemory(f"{device}: {text}") from None
-        if "not implemented for" in text or "not supported" in text:
+        if any(reason in text for reason in _NO_KERNEL):
             raise BadInput(f"{device} cannot run this: {text}") from None
         raise
+
+
+_NO_KERNEL = ("not implemented for", "not supported", "No available kernel", "No viable backend", "captur")
+"""How torch says that it cannot: in general, of an attention, and of what no CUDA graph can hold."""
 
 
 def _first_line(error: Exception) -> str:

@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from profiler.collectives.places import RankPlace
+from profiler.collectives.places import RankPlace, device_index
 from profiler.collectives.settings import CollectiveSettings
 from profiler.environment import read_environment
 from profiler.importers.base import host_digest
 from profiler.measurement import Environment
+from profiler.topology import node_topology
 
 COLLECTIVE_VARIABLES = (
     "GLOO_SOCKET_IFNAME",
@@ -35,6 +36,11 @@ COLLECTIVE_VARIABLES = (
     "NCCL_IB_TC",
     "NCCL_IB_QPS_PER_CONNECTION",
     "NCCL_IB_ADAPTIVE_ROUTING",
+    "NCCL_IB_SL",
+    "NCCL_IB_PCI_RELAXED_ORDERING",
+    "NCCL_PXN_DISABLE",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_CTA_POLICY",
     "NCCL_NET",
     "NCCL_NET_GDR_LEVEL",
     "NCCL_NET_PLUGIN",
@@ -45,8 +51,10 @@ COLLECTIVE_VARIABLES = (
     "NCCL_GRAPH_FILE",
     "NCCL_TUNER_PLUGIN",
     "NCCL_LAUNCH_MODE",
+    "TORCH_NCCL_HIGH_PRIORITY",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "FI_PROVIDER",
+    "FI_EFA_USE_DEVICE_RDMA",
 )
 """Variables that change how fast collectives are; no other is ever stored, since an environment can hold secrets."""
 
@@ -59,7 +67,7 @@ def collective_environment(settings: CollectiveSettings, place: RankPlace, hosts
         place: of the rank.
         hosts: a digest of the host of each rank.
     """
-    environment = read_environment(settings.device, place.local_rank)
+    environment = read_environment(settings.device, _device_index(settings, place))
     identity = {
         **environment.identity,
         "backend": "nccl" if settings.device == "cuda" else "gloo",
@@ -70,7 +78,17 @@ def collective_environment(settings: CollectiveSettings, place: RankPlace, hosts
     if settings.device == "cuda":
         identity["nccl"] = _nccl_version()
     identity |= {name: os.environ[name] for name in COLLECTIVE_VARIABLES if name in os.environ}
-    return replace(environment, identity=identity)
+    state = {**environment.state, "host": hosts[place.rank]}  # under the user's key, not a plain hash of its name
+    read = replace(environment, identity=identity, state=state)
+    return node_topology().added_to(read) if settings.device == "cuda" else read
+
+
+def _device_index(settings: CollectiveSettings, place: RankPlace) -> int:
+    if settings.device != "cuda":
+        return 0
+    import torch
+
+    return device_index(place, torch.cuda.device_count())
 
 
 def _nccl_version() -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from oracle.errors import BadInput, MissingDependency, NoDevice, RankLost
+from profiler.collectives.collected import Collected, collect
+from profiler.collectives.joining import Remember
 from profiler.collectives.launch import run_here
 from profiler.collectives.places import RankPlace, place_from_launcher
 from profiler.collectives.rank import take_part
-from profiler.collectives.records import Collected, RankFile, Unavailable, collect, rank_files, rank_path
+from profiler.collectives.records import RankFile, Unavailable, rank_files, rank_path
 from profiler.collectives.settings import CollectiveSettings
 from profiler.environment import import_torch
+from profiler.importers.base import host_digest
 from profiler.run import Progress, Record
 
 
@@ -42,7 +46,10 @@ class CollectiveSummary:
 
 
 def measure_collectives(
-    settings: CollectiveSettings, record: Record, progress: Progress = lambda done, total, text: None
+    settings: CollectiveSettings,
+    record: Record,
+    progress: Progress = lambda done, total, text: None,
+    remember: Remember = lambda names: None,
 ) -> CollectiveSummary:
     """Measure collectives between processes.
 
@@ -55,6 +62,7 @@ def measure_collectives(
         settings: what and how.
         record: called with each measurement, the slowest rank of each sample.
         progress: called with visits done, visits planned, and what is measured now.
+        remember: called with the name of every host by its digest.
 
     Raises:
         RankLost: a rank died, hangs or failed; what was measured is in the files and goes on with `resume`.
@@ -67,16 +75,17 @@ def measure_collectives(
         raise MissingDependency("torch", "measure")
     place = place_from_launcher(os.environ)
     if place is not None:
-        take_part(settings, place, progress)
+        take_part(settings, place, progress, remember)
         own = [path for path in rank_files(settings.folder) if path.name.endswith(f"{place.rank:05d}.jsonl")]
         return _summary(settings, collect(own), time.monotonic() - begun_s, place)
     _check_devices(settings)
     _check_files(settings)
+    remember({host_digest({platform.node()}, settings.host_key): platform.node()})
     try:
         run_here(settings, progress)
     except RankLost as error:
         kept = len(collect(rank_files(settings.folder)).measurements)
-        raise RankLost(f"{error}; {kept} measurements are kept in {settings.folder}: resume the run") from None
+        raise RankLost(f"{error}; {kept} measurements are kept in {settings.folder}: go on with --resume") from None
     found = collect(rank_files(settings.folder))
     for measurement in found.measurements:
         record(measurement)
@@ -107,7 +116,7 @@ def _summary(
 ) -> CollectiveSummary:
     measured = found.of_ranks if place else found.measurements
     return CollectiveSummary(
-        run_id=settings.run_id,
+        run_id=measured[0].run_id if measured else settings.run_id,
         cases=len({measurement.case_key for measurement in measured}),
         visits=len(measured),
         unavailable=found.unavailable,

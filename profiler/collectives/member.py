@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oracle.errors import NoDevice
+from profiler.backends.base import Sample
+from profiler.collectives.beside import Beside
 from profiler.collectives.environment import collective_environment
-from profiler.collectives.places import RankPlace, groups_of
+from profiler.collectives.kernels import Kernel, open_kernel
+from profiler.collectives.places import RankPlace, device_index, groups_of
 from profiler.collectives.records import (
     RankFile,
     environment_values,
@@ -24,8 +26,9 @@ from profiler.collectives.records import (
     read_rank_file,
     split_rank,
 )
-from profiler.collectives.sampling import Agreement, Timed, verify
-from profiler.collectives.settings import CollectiveCase, CollectiveSettings, cases
+from profiler.collectives.sampling import Agreement, Gap, Timed, computing, pause, verify
+from profiler.collectives.settings import KERNELS, CollectiveCase, CollectiveSettings, cases
+from profiler.collectives.sides import COLLECTIVE_BESIDE, MICRO
 from profiler.environment import cpu_model
 from profiler.importers.base import host_digest
 from profiler.measurement import Environment, Measurement
@@ -71,6 +74,7 @@ class RankRun:
     progress: Progress
     _unusable: set[CollectiveCase] = field(default_factory=set)
     _verified: set[CollectiveCase] = field(default_factory=set)
+    _kernels: dict[str, Kernel] = field(default_factory=dict)
 
     def run(self) -> None:
         """Measure until every case has had its visits or the budget is spent.
@@ -115,11 +119,9 @@ class RankRun:
     def _own_device(self) -> torch.device:
         if self.settings.device == "cpu":
             return torch.device("cpu")
-        count = torch.cuda.device_count()
-        if self.place.local_rank >= count:
-            raise NoDevice(f"rank {self.place.rank} is number {self.place.local_rank} on a node of {count} devices")
-        torch.cuda.set_device(self.place.local_rank)
-        return torch.device("cuda", self.place.local_rank)
+        index = device_index(self.place, torch.cuda.device_count())
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
 
     def _join(self) -> None:
         dist.init_process_group(
@@ -156,8 +158,25 @@ class RankRun:
                 member = self._member(taking_part, handles)
                 nodes = len({hosts[rank] for rank in groups[0]})
                 for case in cases(self.settings, kind, len(groups[0]), concurrent):
-                    found.append(Planned(case, member, case_values(case, len(groups[0]), nodes, len(taking_part))))
+                    values = case_values(case, len(groups[0]), nodes, len(taking_part)) | self._company(case)
+                    found.append(Planned(case, member, values))
         return found
+
+    def _company(self, case: CollectiveCase) -> dict[str, str]:
+        """What a case adds to a measurement's where it is not alone and back to back."""
+        gap = self._gap(case)
+        spacing = {} if gap is None else {"spacing": gap.text}
+        return spacing | ({"beside": self._kernel(case.beside).text} if case.beside else {})
+
+    def _gap(self, case: CollectiveCase) -> Gap | None:
+        if case.spacing == "pause":
+            return pause(self.settings.pause_s, self._device)
+        return computing(self._kernel(KERNELS[0])) if case.spacing == "compute" else None
+
+    def _kernel(self, name: str) -> Kernel:
+        if name not in self._kernels:
+            self._kernels[name] = open_kernel(name, self._device)
+        return self._kernels[name]
 
     def _member(self, groups: list[tuple[int, ...]], handles: list[Any]) -> Member | None:
         for ranks, handle in zip(groups, handles, strict=False):
@@ -170,50 +189,69 @@ class RankRun:
         visits: Counter[str] = Counter()
         for entry in read_rank_file(self.file.path, []) if self.file.path.is_file() else ():
             if isinstance(entry, Measurement) and entry.environment.validity_key == environment.validity_key:
-                visits[_text(split_rank(entry.case)[1])] += 1
+                case = split_rank(entry.case)[1]
+                if case.pop("timed", COLLECTIVE_BESIDE) == COLLECTIVE_BESIDE:  # the last of a visit's
+                    visits[_text(case)] += 1
         mine = [visits[_text(item.values)] if item.member else UNSEEN for item in planned]
         return [-most for most in self._agreement.largest(*(-count for count in mine))] if planned else []
 
     def _visit(self, planned: Planned, environment: Environment, end_s: float) -> None:
         case, member = planned.case, planned.member
-        if case not in self._verified:
-            problem = verify(case, member, self._agreement)
-            if problem is not None:
-                self._unusable.add(case)
-                if problem:
-                    self.file.write("unavailable", {"what": case.text, "reason": problem})
+        if case not in self._verified and not self._usable(case, verify(case, member, self._agreement)):
+            return
+        timed: Timed | Beside
+        if not case.beside:
+            timed = Timed(case, member, self._agreement, self._gap(case))
+        else:
+            timed = Beside(case, member, self._agreement, self._kernel(case.beside))
+            if case not in self._verified and not self._usable(case, timed.check()):
                 return
-            self._verified.add(case)
-        timed = Timed(case, member, self._agreement)
-        mine, slowest_s, stopped = [], list[float](), None
-        while stopped is None:
-            sample = timed.sample(timed.inner)
-            mine.append(sample)
-            over = self.place.rank == 0 and time.monotonic() >= end_s
-            longest_s, ended = self._agreement.largest(sample.device_s, over)
-            slowest_s.append(longest_s)
-            stopped = decide(slowest_s, sum(slowest_s) * timed.inner, self.settings.rule) or (
-                "budget" if ended else None
-            )
+        self._verified.add(case)
+        sides, stopped = self._sampled(timed, end_s)
         # One time for all ranks, since it tells the visits of a case apart.
         (stamp_ms,) = self._agreement.largest(time.time() * 1e3 if self.place.rank == 0 else 0.0)
         if member is None:
             return
-        measurement = Measurement(
-            micro="collective",
-            case={**planned.values, "rank": self.place.rank},
-            phase=case.collective,
-            execution="",
-            device_s=tuple(sample.device_s for sample in mine),
-            host_s=tuple(sample.host_s for sample in mine),
-            inner=timed.inner,
-            device=self._device_name(),
-            environment=environment,
-            run_id=self.settings.run_id,
-            taken_at=datetime.fromtimestamp(stamp_ms * 1e-3, UTC).isoformat(timespec="milliseconds"),
-            stopped=stopped,
-        )
-        self.file.write("measurement", measurement_values(measurement))
+        for name, samples in zip(timed.sides, sides, strict=True):
+            measurement = Measurement(
+                micro=MICRO if name else "collective",
+                case={**planned.values, "rank": self.place.rank, **({"timed": name} if name else {})},
+                phase=case.collective,
+                execution="",
+                device_s=tuple(sample.device_s for sample in samples),
+                host_s=tuple(sample.host_s for sample in samples),
+                inner=timed.inner,
+                device=self._device_name(),
+                environment=environment,
+                run_id=self.settings.run_id,
+                taken_at=datetime.fromtimestamp(stamp_ms * 1e-3, UTC).isoformat(timespec="milliseconds"),
+                stopped=stopped,
+            )
+            self.file.write("measurement", measurement_values(measurement))
+
+    def _usable(self, case: CollectiveCase, problem: str | None) -> bool:
+        """Whether a case gave the right numbers; what it cannot do is written down and not tried again."""
+        if problem is None:
+            return True
+        self._unusable.add(case)
+        if problem:
+            self.file.write("unavailable", {"what": case.text, "reason": problem})
+        return False
+
+    def _sampled(self, timed: Timed | Beside, end_s: float) -> tuple[list[list[Sample]], str]:
+        """Samples of each side until all ranks agree that they are enough, and what ended them."""
+        sides: list[list[Sample]] = [[] for _ in timed.sides]
+        slowest_s: list[float] = []
+        while True:
+            for side, sample in zip(sides, timed.samples(), strict=True):
+                side.append(sample)
+            over = self.place.rank == 0 and time.monotonic() >= end_s
+            longest_s, ended = self._agreement.largest(sides[-1][-1].device_s, over)
+            slowest_s.append(longest_s)
+            elapsed_s = len(sides) * sum(slowest_s) * timed.inner
+            stopped = decide(slowest_s, elapsed_s, self.settings.rule) or ("budget" if ended else None)
+            if stopped is not None:
+                return sides, stopped
 
     def _device_name(self) -> str:
         return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else cpu_model()

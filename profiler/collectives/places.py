@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oracle.errors import BadInput
+from oracle.errors import BadInput, NoDevice
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,26 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(environ[name])
 
 
+def device_index(place: RankPlace, count: int) -> int:
+    """Which of the visible CUDA devices is this rank's own.
+
+    A launcher may show each rank all devices of its node, or only the one that it bound to the rank
+    (`srun --gpus-per-task=1`). Two ranks that share one device are found out by NCCL itself.
+
+    Args:
+        place: of the rank.
+        count: of devices that this process sees.
+
+    Raises:
+        NoDevice: there are several, but none for this rank.
+    """
+    if count == 1:
+        return 0
+    if place.local_rank >= count:
+        raise NoDevice(f"rank {place.rank} is number {place.local_rank} on a node of {count} devices")
+    return place.local_rank
+
+
 def groups_of(kind: str, hosts: Sequence[str]) -> list[tuple[int, ...]]:
     """The groups of one kind, each of at least two ranks and all as large as the first.
 
@@ -88,8 +108,8 @@ def groups_of(kind: str, hosts: Sequence[str]) -> list[tuple[int, ...]]:
 
     >>> groups_of("node", ["a", "a", "b", "b"]), groups_of("across", ["a", "a", "b", "b"])
     ([(0, 1), (2, 3)], [(0, 2), (1, 3)])
-    >>> groups_of("across", ["a", "a"]), groups_of("first:2", ["a", "a", "a"])
-    ([], [(0, 1)])
+    >>> groups_of("across", ["a", "a"]), groups_of("first:2", ["a", "a", "a"]), groups_of("first:2", ["a"] * 4)
+    ([], [(0, 1)], [(0, 1), (2, 3)])
     """
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, host in enumerate(hosts):
@@ -101,5 +121,11 @@ def groups_of(kind: str, hosts: Sequence[str]) -> list[tuple[int, ...]]:
         found = [tuple(ranks) for ranks in zip(*nodes, strict=False)]
     else:
         count = int(kind[6:]) if kind.startswith("first:") else len(hosts)
-        found = [tuple(range(count))] if count <= len(hosts) else []
+        starts = range(0, len(hosts) - count + 1, max(1, count))
+        found = [tuple(range(start, start + count)) for start in starts]
+        found = [ranks for ranks in found if _nodes(ranks, hosts) == _nodes(found[0], hosts)]
     return [ranks for ranks in found if len(ranks) > 1 and len(ranks) == len(found[0])]
+
+
+def _nodes(ranks: Sequence[int], hosts: Sequence[str]) -> int:
+    return len({hosts[rank] for rank in ranks})

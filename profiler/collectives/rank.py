@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from oracle.errors import RankLost, StepgaugeError
+from profiler.collectives.joining import Remember, name_hosts, settings_of_run
 from profiler.collectives.places import RankPlace
 from profiler.collectives.records import RankFile, rank_path
 from profiler.collectives.settings import CollectiveSettings
@@ -27,8 +28,14 @@ _LINGER_S = 10.0
 _MORE_S = 5.0
 
 
-def take_part(settings: CollectiveSettings, place: RankPlace, progress: Progress) -> None:
+def take_part(settings: CollectiveSettings, place: RankPlace, progress: Progress, remember: Remember) -> None:
     """Be one rank of a run, until it is over.
+
+    Args:
+        settings: of the run; without a `run_id` rank 0 chooses one.
+        place: of this rank.
+        progress: called on rank 0.
+        remember: called on rank 0 with the names of all hosts.
 
     A run that cannot go on ends this process from its watching thread, because the main one may be stuck in a call
     that nobody answers.
@@ -38,6 +45,8 @@ def take_part(settings: CollectiveSettings, place: RankPlace, progress: Progress
     """
     with _told_of_failure(settings, place) as store:
         file = RankFile(rank_path(settings.folder, place.rank), settings.resume)
+        settings = settings_of_run(settings, place, store, file.path)
+        name_hosts(place, store, settings.host_key, remember)
         from profiler.collectives.member import RankRun
 
         RankRun(settings, place, store, file, progress).run()
@@ -112,7 +121,7 @@ def main() -> None:
         reported.set("progress", json.dumps([done, total, text]))
 
     try:
-        take_part(settings, place, progress)
+        take_part(settings, place, progress, lambda names: None)  # the process that started this one knows its host
     except StepgaugeError as error:
         _exit(str(error), LOST)
     sys.stderr.flush()

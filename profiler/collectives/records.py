@@ -1,4 +1,4 @@
-"""The files that ranks write, one JSON value a line, and how they become measurements.
+"""The files that ranks write, one JSON value a line; `collected` brings those of all ranks together.
 
 A rank appends an `environment` line when it starts and after that one `measurement` line for each visit, with its own
 samples; the visits of one case are told apart by `taken_at`, which rank 0 chooses for all. What the backend cannot do
@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
 from oracle.errors import BadInput
+from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.measurement import Environment, Measurement
-from profiler.stopping import StoppingRule, flags
-
-STRAGGLER = 1.2
-"""A rank whose median is above that of the median rank by this factor is named in the flags."""
 
 MAX_LINE_BYTES = 1 << 24
 """A longer line is none of ours: reading ends there."""
@@ -37,23 +33,6 @@ class Unavailable:
 
     what: str
     reason: str
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What the files of a run hold.
-
-    Args:
-        measurements: one for each visit of a case; each sample is that of the slowest rank.
-        of_ranks: the same visits, each rank for itself; the case names its `rank`.
-        unavailable: what the backend could not do.
-        problems: lines that could not be read, and visits that lack a rank.
-    """
-
-    measurements: tuple[Measurement, ...]
-    of_ranks: tuple[Measurement, ...]
-    unavailable: tuple[Unavailable, ...]
-    problems: tuple[str, ...]
 
 
 def rank_path(folder: Path, rank: int) -> Path:
@@ -137,19 +116,29 @@ def measurement_values(measurement: Measurement) -> dict[str, Any]:
 
 
 def _measurement(values: Mapping[str, Any], environment: Environment) -> Measurement:
-    case, seconds = values["case"], values["device_s"]
-    for name in ("rank", "ranks", "bytes"):
-        int(case[name])
+    case, seconds = dict(values["case"]), values["device_s"]
+    if values["micro"] not in ("collective", OVERLAP) or int(values["inner"]) < 1:
+        raise ValueError("no measurement of a collective")
+    if int(case["rank"]) < 0 or int(case["ranks"]) < 2 or int(case["bytes"]) < 1:
+        raise ValueError("a rank, a number of ranks or bytes that no collective has")
     if not seconds or not all(0 < second < math.inf for second in seconds):
         raise ValueError("times are positive numbers of seconds")
+    datetime.fromisoformat(values["taken_at"])
+    texts = {name: str(values[name]) for name in _FIELDS if name != "inner"}
     return Measurement(
-        **{name: values[name] for name in _FIELDS},
-        case=dict(values["case"]),
-        device_s=tuple(map(float, values["device_s"])),
+        **texts,
+        inner=int(values["inner"]),
+        case=case,
+        device_s=tuple(map(float, seconds)),
         host_s=tuple(map(float, values["host_s"])),
         flags=tuple(map(str, values["flags"])),
         environment=environment,
     )
+
+
+def _environment(values: Mapping[str, Any]) -> Environment:
+    identity, state = ({str(k): str(v) for k, v in dict(values[name]).items()} for name in ("identity", "state"))
+    return Environment(identity, state, tuple(map(str, values["notes"])))
 
 
 def read_rank_file(path: Path, problems: list[str]) -> Iterator[Measurement | Unavailable]:
@@ -168,9 +157,9 @@ def read_rank_file(path: Path, problems: list[str]) -> Iterator[Measurement | Un
                 try:
                     kind, values = _one_entry(line)
                     if kind == "environment":
-                        environment = Environment(values["identity"], values["state"], tuple(values["notes"]))
+                        environment = _environment(values)
                     elif kind == "unavailable":
-                        yield Unavailable(values["what"], values["reason"])
+                        yield Unavailable(str(values["what"]), str(values["reason"]))
                     elif environment is not None:
                         yield _measurement(values, environment)
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -189,66 +178,6 @@ def _one_entry(line: bytes) -> tuple[str, Mapping[str, Any]]:
     return kind, values
 
 
-def collect(files: Iterable[Path]) -> Collected:
-    """Bring the files of all ranks together.
-
-    Args:
-        files: one of each rank, in any order.
-
-    Raises:
-        BadInput: no files, or one that cannot be opened.
-    """
-    problems: list[str] = []
-    found = [entry for path in files for entry in read_rank_file(path, problems)]
-    of_ranks = [entry for entry in found if isinstance(entry, Measurement)]
-    missing = dict.fromkeys(entry for entry in found if isinstance(entry, Unavailable))
-    visits: dict[tuple[str, str, str], dict[int, Measurement]] = defaultdict(dict)
-    for measurement in of_ranks:
-        rank, case = split_rank(measurement.case)
-        visits[(measurement.run_id, measurement.taken_at, json.dumps(case, sort_keys=True))][rank] = measurement
-    merged = []
-    for by_rank in visits.values():
-        one = next(iter(by_rank.values()))
-        wanted = int(one.case["ranks"]) * int(one.case.get("concurrent", 1))
-        if len(by_rank) == wanted and len({len(m.device_s) for m in by_rank.values()}) == 1:
-            merged.append(_slowest(by_rank))
-        else:
-            what = f"{one.case['collective']} of {one.case['bytes']} bytes at {one.taken_at}"
-            problems.append(f"{what}: {len(by_rank)} of {wanted} ranks finished it, left out")
-    return Collected(tuple(merged), tuple(of_ranks), tuple(missing), tuple(problems))
-
-
 def split_rank(case: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """The rank in a rank's case, and the case that all ranks share."""
     return int(case["rank"]), {name: value for name, value in case.items() if name != "rank"}
-
-
-def _slowest(by_rank: Mapping[int, Measurement]) -> Measurement:
-    """One visit: a collective has ended when its last rank has."""
-    ranks = sorted(by_rank)
-    first = by_rank[ranks[0]]
-    device_s = tuple(max(times) for times in zip(*(by_rank[rank].device_s for rank in ranks), strict=True))
-    lines = flags(device_s, StoppingRule(target=0.05)) + stragglers({rank: by_rank[rank].median_s for rank in ranks})
-    return replace(first, case=split_rank(first.case)[1], device_s=device_s, host_s=(), flags=lines)
-
-
-def stragglers(median_s: Mapping[int, float]) -> tuple[str, ...]:
-    """Flags that name the ranks which took much longer than the median rank.
-
-    >>> stragglers({0: 1.0, 1: 1.0, 2: 1.5})
-    ('straggler: rank 2 x1.50',)
-    """
-    middle = statistics.median_low(median_s.values())
-    slow = {rank: seconds / middle for rank, seconds in median_s.items() if seconds > STRAGGLER * middle}
-    return tuple(f"straggler: rank {rank} x{ratio:.2f}" for rank, ratio in sorted(slow.items()))
-
-
-def rank_medians(of_ranks: Sequence[Measurement]) -> dict[str, dict[int, float]]:
-    """Median seconds of each rank, by `case_key` of the merged measurements: over all visits of the case."""
-    samples: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for measurement in of_ranks:
-        rank, case = split_rank(measurement.case)
-        samples[replace(measurement, case=case).case_key][rank] += measurement.device_s
-    return {
-        key: {rank: statistics.median(own) for rank, own in sorted(ranks.items())} for key, ranks in samples.items()
-    }

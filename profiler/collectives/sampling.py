@@ -1,15 +1,19 @@
 """Time one message on one rank, in step with all others.
 
 After every sample the ranks agree on the time of the slowest of them, so all decide alike when to stop; the agreement
-is also the barrier before the next sample. A sample holds calls back to back, as nccl-tests times them, so that the
-skew of their start counts once in many calls. On NCCL it is timed by events around a queued region, as in
-`profiler.backends.cuda`; on Gloo by the host's clock, since the call returns when it is done.
+is also the barrier before the next sample. On NCCL calls are timed by events in the stream, on Gloo by the host's
+clock, since the call returns when it is done.
+
+Back to back, as nccl-tests times them, a sample holds many calls, so that the skew of their start counts once; on CUDA
+they are enqueued behind a kernel that holds the stream, as in `profiler.backends.cuda`. Spaced calls are timed one by
+one: each then carries the skew with which ranks arrive at it, and what the pause or the kernels between did to caches
+and clocks, as in a training step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -18,6 +22,8 @@ import torch.distributed as dist
 
 from profiler.backends.base import Sample
 from profiler.backends.cuda import MAX_HOLD_S, SLEEP_CYCLES_PER_S
+from profiler.collectives.clock import Mark, mark
+from profiler.collectives.kernels import Kernel
 from profiler.collectives.settings import CollectiveCase
 from profiler.micro.collective import Member, Message, build, fill_pattern, refill, wrong_items
 
@@ -25,6 +31,9 @@ MIN_SAMPLE_S = 10e-3
 """Long against the skew with which processes leave a barrier: scheduling, up to a millisecond."""
 
 MAX_INNER = 100
+MAX_SPACED = 10
+"""Spaced calls in a sample: each is timed by itself, so a sample needs no length."""
+
 WARM_UP_CALLS = 3
 
 POOL_BYTES = 1 << 26
@@ -46,6 +55,33 @@ class Agreement:
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
         return tuple(tensor.tolist())
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What lies between two calls.
+
+    Args:
+        text: what it is, as the case of a measurement says it.
+        pass_: spends it, on the current stream of a device.
+    """
+
+    text: str
+    pass_: Callable[[], object]
+
+
+def pause(seconds: float, device: torch.device) -> Gap:
+    """A gap in which the device rests."""
+    text = f"pause {seconds * 1e3:g} ms"
+    if device.type != "cuda":
+        return Gap(text, lambda: time.sleep(seconds))
+    cycles = round(seconds * SLEEP_CYCLES_PER_S)
+    return Gap(text, lambda: torch.cuda._sleep(cycles))  # type: ignore[no-untyped-call]
+
+
+def computing(kernel: Kernel) -> Gap:
+    """A gap in which the device computes."""
+    return Gap(kernel.text, kernel.run)
 
 
 def verify(case: CollectiveCase, member: Member | None, agreement: Agreement) -> str | None:
@@ -81,6 +117,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().partition("\n")[0] or type(error).__name__)[:200]
 
 
+@dataclass(frozen=True)
+class Lap:
+    """Some calls between two moments, and what they cost the host (see `Sample.host_s`)."""
+
+    start: Mark
+    end: Mark
+    host_s: float
+
+
 class Timed:
     """A case with its buffers, warm.
 
@@ -88,17 +133,26 @@ class Timed:
         case: what to run.
         member: this process in its group; None where it rests.
         agreement: of all ranks.
+        gap: between the calls of a sample; None for back to back.
     """
 
-    def __init__(self, case: CollectiveCase, member: Member | None, agreement: Agreement) -> None:
+    sides = ("",)
+    """A sample has one time, which needs no name."""
+
+    def __init__(
+        self, case: CollectiveCase, member: Member | None, agreement: Agreement, gap: Gap | None = None
+    ) -> None:
         self.member = member
+        self.laps: list[Lap] = []
+        self._gap = gap
         self._messages = [build(case, member)] if member else []
         sent = max((len(message.sent) for message in self._messages), default=0)
         self._source = _random(sent, self._messages)
         self._enqueue_s = 0.0
         refill(self._messages, self._source)
         calls_s = [agreement.largest(self.sample(1).device_s)[0] for _ in range(WARM_UP_CALLS)]
-        self.inner = max(1, min(MAX_INNER, ceil(MIN_SAMPLE_S / max(min(calls_s), 1e-9))))
+        most = MAX_INNER if gap is None else MAX_SPACED
+        self.inner = max(1, min(most, ceil(MIN_SAMPLE_S / max(min(calls_s), 1e-9))))
         if member:
             more = min(self.inner, max(1, POOL_BYTES // case.bytes)) - 1
             self._messages += [build(case, member) for _ in range(more)]
@@ -106,33 +160,40 @@ class Timed:
                 message.sent.copy_(self._source[: len(message.sent)])
         agreement.largest(self.sample(self.inner).device_s)
 
+    def samples(self) -> tuple[Sample]:
+        """One sample, for each of the `sides`."""
+        return (self.sample(self.inner),)
+
     def sample(self, inner: int) -> Sample:
-        """Seconds per call of `inner` calls back to back, on both clocks; zero where this process rests."""
+        """Seconds per call of `inner` calls, on both clocks; zero where this process rests."""
         if self.member is None:
             return Sample(0.0, 0.0)
         refill(self._messages, self._source)
         calls = [self._messages[index % len(self._messages)] for index in range(inner)]
         if self.member.device.type == "cuda":
-            return self._on_cuda(calls)
-        given_s, begun_s = time.thread_time(), time.perf_counter()
-        for message in calls:
-            message.call()
-        return Sample((time.perf_counter() - begun_s) / inner, (time.thread_time() - given_s) / inner)
+            torch.cuda.synchronize()
+            if self._gap is None:  # a gap holds the stream while the call after it is enqueued
+                hold_s = min(2 * len(calls) * self._enqueue_s, MAX_HOLD_S)
+                torch.cuda._sleep(max(1, round(hold_s * SLEEP_CYCLES_PER_S)))  # type: ignore[no-untyped-call]
+        self.laps = [self._lap(together) for together in ([calls] if self._gap is None else [[call] for call in calls])]
+        self.laps[-1].end.wait()
+        self._enqueue_s = sum(lap.host_s for lap in self.laps) / inner
+        return Sample(sum(lap.start.until(lap.end) for lap in self.laps) / inner, self._enqueue_s)
 
-    def _on_cuda(self, calls: Sequence[Message]) -> Sample:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        hold_s = min(2 * len(calls) * self._enqueue_s, MAX_HOLD_S)
-        torch.cuda._sleep(max(1, round(hold_s * SLEEP_CYCLES_PER_S)))  # type: ignore[no-untyped-call]
-        start.record()
-        begun_s = time.perf_counter()
+    def _lap(self, calls: Sequence[Message]) -> Lap:
+        device = self._device
+        host_clock = time.perf_counter if device.type == "cuda" else time.thread_time
+        if self._gap is not None:
+            self._gap.pass_()
+        given_s, start = host_clock(), mark(device)
         for message in calls:
             message.call()
-        host_s = (time.perf_counter() - begun_s) / len(calls)
-        end.record()
-        end.synchronize()
-        self._enqueue_s = host_s
-        return Sample(start.elapsed_time(end) * 1e-3 / len(calls), host_s)
+        end = mark(device)
+        return Lap(start, end, host_clock() - given_s)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.member.device if self.member else torch.device("cpu")
 
 
 def _random(items: int, messages: Sequence[Message]) -> torch.Tensor:

@@ -3,7 +3,12 @@
 Bytes are the whole buffer, as in `profiler.importers.collectives`. Groups separate the tiers of a network: `all`
 ranks, those of one `node`, one of each node (`across`), or the `first:N`. Where a kind makes several groups (every
 node is one), the first is measured while the others rest; with `concurrent` all of them are measured at once as well,
-which shows how far they share their links.
+which shows how far they share their links. `first:N` makes groups of N consecutive ranks.
+
+Calls follow one another `back_to_back`, as in nccl-tests; or with a `pause` of `pause_s` between them, in which the
+devices rest; or with `compute` between them, which is how a training step spaces its collectives: its kernels empty
+the caches, and ranks arrive at different times. `beside` names kernels to run at the same time as a collective, which
+shows how far the two slow one another down (`profiler.collectives.beside`).
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,12 @@ ITEM_BYTES = {name: size for name, size in DTYPES.values() if name in MEASURABLE
 
 GROUPS = ("all", "node", "across", "first:N")
 
+SPACINGS = ("back_to_back", "pause", "compute")
+"""What lies between the calls of one sample."""
+
+KERNELS = ("matmul", "conv2d", "copy")
+"""What may run beside a collective: bound by compute, by compute with a layer's shapes, and by memory."""
+
 
 @dataclass(frozen=True)
 class CollectiveCase:
@@ -52,6 +63,8 @@ class CollectiveCase:
         pattern: of `p2p`: one_way, exchange or ring; empty for the others.
         group: which kind of group, see the module.
         concurrent: whether all groups of that kind do it at once.
+        spacing: what lies between the calls of a sample, one of `SPACINGS`.
+        beside: the kernel that runs at the same time, one of `KERNELS`; empty for none.
     """
 
     collective: str
@@ -61,6 +74,8 @@ class CollectiveCase:
     pattern: str = ""
     group: str = "all"
     concurrent: bool = False
+    spacing: str = SPACINGS[0]
+    beside: str = ""
 
     @property
     def items(self) -> int:
@@ -78,7 +93,9 @@ class CollectiveCase:
         company = ", all groups at once" if self.concurrent else ""
         name = f"{self.collective} {self.pattern}".strip()
         group = "" if self.group == "all" else f", group {self.group}"
-        return f"{name}, {self.bytes} bytes of {self.dtype}, {place}{group}{company}"
+        spacing = "" if self.spacing == SPACINGS[0] else f", {self.spacing} between calls"
+        beside = f", beside {self.beside}" if self.beside else ""
+        return f"{name}, {self.bytes} bytes of {self.dtype}, {place}{group}{company}{spacing}{beside}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,11 @@ class CollectiveSettings:
         size_factor: between neighbouring sizes.
         groups: which kinds of groups, see the module.
         concurrent: whether groups are also measured all at once.
+        spacings: what lies between calls, of `SPACINGS`.
+        pause_s: seconds of a pause between calls.
+        beside: kernels, of `KERNELS`, beside which each collective is measured as well; in place where it can be, and
+            from `beside_bytes` up, because what a step hides behind kernels are buckets and not single numbers.
+        beside_bytes: the smallest message that is measured beside kernels.
         rounds: visits of each case, minutes apart where there are many cases.
         rule: when a visit ends.
         seed: of the order.
@@ -118,6 +140,10 @@ class CollectiveSettings:
     size_factor: float = 2.0
     groups: tuple[str, ...] = ("all",)
     concurrent: bool = False
+    spacings: tuple[str, ...] = (SPACINGS[0],)
+    pause_s: float = 1e-3
+    beside: tuple[str, ...] = ()
+    beside_bytes: int = 1 << 18
     rounds: int = 3
     rule: StoppingRule = field(default_factory=lambda: StoppingRule(target=0.05, max_samples=20))
     seed: int = 0
@@ -136,7 +162,7 @@ class CollectiveSettings:
             )
         if not (math.isfinite(self.size_factor) and self.size_factor >= 1.05):
             raise OutOfRange(f"neighbouring sizes differ by a factor of at least 1.05, not {self.size_factor}")
-        for name in ("budget_s", "timeout_s", "silence_s"):
+        for name in ("budget_s", "timeout_s", "silence_s", "pause_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise OutOfRange(f"{name} must be a positive number of seconds, not {getattr(self, name)}")
         if self.rounds < 1:
@@ -147,9 +173,11 @@ class CollectiveSettings:
             ("collective", self.collectives, tuple(PLACES)),
             ("data type", self.dtypes, MEASURABLE_DTYPES),
             ("device", (self.device,), ("cpu", "cuda")),
+            ("spacing", self.spacings, SPACINGS),
+            ("kernel", self.beside, KERNELS),
         )
         for what, names, known in tables:
-            if not names:
+            if not names and what != "kernel":
                 raise BadInput(f"no {what} was asked for; known: {', '.join(known)}")
             for name in names:
                 if name not in known:
@@ -176,13 +204,16 @@ class CollectiveSettings:
     def from_json(cls, text: str) -> CollectiveSettings:
         """Read what `to_json` wrote."""
         values: Mapping[str, Any] = json.loads(text)
-        lists = {name: tuple(values[name]) for name in ("collectives", "dtypes", "groups")}
+        lists = {name: tuple(values[name]) for name in _LISTS}
         parts = {
             "folder": Path(values["folder"]),
             "rule": StoppingRule(**values["rule"]),
             "host_key": bytes.fromhex(values["host_key"]),
         }
         return cls(**{**values, **lists, **parts})
+
+
+_LISTS = ("collectives", "dtypes", "groups", "spacings", "beside")
 
 
 def cases(settings: CollectiveSettings, group: str, ranks: int, concurrent: bool) -> Iterator[CollectiveCase]:
@@ -201,7 +232,17 @@ def cases(settings: CollectiveSettings, group: str, ranks: int, concurrent: bool
             for in_place in PLACES[collective]:
                 for pattern in _patterns(collective, ranks):
                     for size in sizes:
-                        yield CollectiveCase(collective, size, dtype, in_place, pattern, group, concurrent)
+                        case = CollectiveCase(collective, size, dtype, in_place, pattern, group, concurrent)
+                        yield from _ways(settings, case)
+
+
+def _ways(settings: CollectiveSettings, case: CollectiveCase) -> Iterator[CollectiveCase]:
+    """A case with everything that may lie between its calls, and beside every kernel."""
+    for spacing in settings.spacings:
+        yield replace(case, spacing=spacing)
+    if case.bytes >= settings.beside_bytes and case.in_place == PLACES[case.collective][-1] and not case.concurrent:
+        for kernel in settings.beside:
+            yield replace(case, beside=kernel)
 
 
 def _patterns(collective: str, ranks: int) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ MICROS = (
     "concat",
     "embedding",
     "attention",
+    "matmul",
     "loss",
+    "other",
     "optimizer",
 )
 """`profiler.micro.NAME.MICRO` builds a case's inputs and the closure that is timed (see `profiler.micro.base`)."""

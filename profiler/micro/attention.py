@@ -1,4 +1,4 @@
-"""Scaled dot-product attention by whatever implementation torch picks by itself for these shapes and this type."""
+"""Scaled dot-product attention, in the implementation that `profiler.precision.switched` has chosen, or torch."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from oracle.errors import BadInput
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.layers import Attention
+from oracle.operations import Matmul
 from oracle.pricing import LayerCall
 from profiler.micro import MICROS
 from profiler.precision import activation_dtype
@@ -76,7 +77,7 @@ class Builder:
         layer = self.call.layer
         dtype = dtype or activation_dtype(layer, self.execution.precision)
         tensor = random_normal(shape, self.device).to(dtype)
-        if not isinstance(layer, Attention):  # heads and tokens are no image, though there are four axes
+        if not isinstance(layer, Attention | Matmul):  # heads and tokens are no image, though there are four axes
             tensor = in_memory_format(tensor, self.execution)
         return tensor.requires_grad_(grad)
 
@@ -84,8 +85,25 @@ class Builder:
         """The layer's operands, with the batch axis in front."""
         return tuple(self.normal((self.call.samples, *shape), grad=grad) for shape in self.call.layer.input_shapes)
 
+    @property
+    def casts(self) -> bool:
+        """Whether float32 weights are cast to 16 bits inside the time that is taken."""
+        return self.execution.autocast and activation_dtype(self.call.layer, self.execution.precision).itemsize == 2
+
+    def weights(self, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The tensors that a kernel multiplies with: 16-bit copies, made now, where the execution casts."""
+        if not self.casts:
+            return params
+        return tuple(param.to(activation_dtype(self.call.layer, self.execution.precision)) for param in params)
+
+    def gradients(self, of_params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The gradients that the optimizer takes: float32 copies, made now, where the execution casts."""
+        return tuple(gradient.float() for gradient in of_params) if self.casts else of_params
+
     def params(self, *, grad: bool, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
         """The layer's trainable tensors, scaled by their fan-in so that results stay near one in 16 bits too."""
+        if self.casts and self.forward:
+            dtype = torch.float32
         tensors = (self.normal(shape, grad=False, dtype=dtype) for shape in self.call.layer.param_shapes)
         return tuple(tensor.div_(math.sqrt(math.prod(tensor.shape[1:]))).requires_grad_(grad) for tensor in tensors)
 
@@ -149,7 +167,8 @@ def layer_of(build: Builder, kind: type[L]) -> L:
 def gradient_like(forward: Callable[[], Tensor]) -> Tensor:
     """Normal random numbers with the shape, type and memory format of what `forward` returns."""
     with torch.no_grad():
-        return torch.randn_like(forward())
+        result = forward()
+        return torch.empty_like(result).copy_(random_normal(result.shape, result.device))
 
 
 def through_autograd(result: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> Run:

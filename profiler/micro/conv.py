@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from oracle.layer import Phase
 from oracle.windows import Conv
-from profiler.micro.base import Builder, Prepared, gradient_like, layer_of
+from profiler.micro.base import Builder, Prepared, layer_of
 
 FUNCTIONS: dict[tuple[int, bool], Any] = {
     (1, False): functional.conv1d,
@@ -23,7 +23,7 @@ FUNCTIONS: dict[tuple[int, bool], Any] = {
 """(spatial axes, transposed) -> torch's function."""
 
 
-def convolve(layer: Conv, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def convolve(layer: Conv, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The layer's result."""
     function = FUNCTIONS[len(layer.extents), layer.transposed]
     # A transposed convolution takes its output padding before the groups, and its dilation last.
@@ -46,10 +46,11 @@ def prepare(build: Builder) -> Prepared:
     layer = layer_of(build, Conv)
     (x,) = build.inputs(grad=build.forward)
     params = build.params(grad=build.forward)
-    weight, bias = params[0], (params[1] if layer.bias else None)
     if build.forward:
-        return Prepared(lambda: convolve(layer, x, weight, bias), (x,), params)
-    gradient = gradient_like(lambda: convolve(layer, x, weight, bias))
+        return Prepared(lambda: convolve(layer, x, *build.weights(params)), (x,), params)
+    weight = params[0]
+    # Its shape is known: running sixteen sets forward first would take as long as measuring them.
+    gradient = build.normal((build.call.samples, *layer.output_shape), grad=False)
     wants_data = build.call.phase is Phase.BACKWARD_DATA
     mask = [wants_data, not wants_data, not wants_data and layer.bias]
     rank = len(layer.extents)
@@ -68,7 +69,7 @@ def prepare(build: Builder) -> Prepared:
             layer.groups,
             mask,
         )
-        return gradients
+        return gradients if wants_data else (None, *build.gradients(tuple(g for g in gradients if g is not None)))
 
     return Prepared(backward, (x,), params, gradient)
 

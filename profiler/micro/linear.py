@@ -15,10 +15,10 @@ def prepare(build: Builder) -> Prepared:
     layer = layer_of(build, Linear)
     (x,) = build.inputs(grad=build.forward)
     params = build.params(grad=build.forward)
-    weight, bias = params[0], (params[1] if layer.bias else None)
     if build.forward:
-        return Prepared(lambda: functional.linear(x, weight, bias), (x,), params)
-    gradient = gradient_like(lambda: functional.linear(x, weight, bias))
+        return Prepared(lambda: functional.linear(x, *build.weights(params)), (x,), params)
+    weight = params[0]
+    gradient = gradient_like(lambda: functional.linear(x, *params))
     if build.call.phase is Phase.BACKWARD_DATA:
         return Prepared(lambda: gradient @ weight, (x,), params, gradient)
     rows = x.reshape(-1, layer.in_features)
@@ -26,7 +26,7 @@ def prepare(build: Builder) -> Prepared:
 
     def backward_weight() -> tuple[Tensor, ...]:
         of_weight = gradient_rows.t() @ rows
-        return (of_weight, gradient_rows.sum(0)) if layer.bias else (of_weight,)
+        return build.gradients((of_weight, gradient_rows.sum(0)) if layer.bias else (of_weight,))
 
     return Prepared(backward_weight, (x,), params, gradient)
 

@@ -1,8 +1,9 @@
-"""Updates: `optimizer.step()` on the trainable tensors of one layer, in the implementation that torch picks by default.
+"""Updates: `optimizer.step()` on the trainable tensors of one layer, in the implementation that the execution names.
 
 Two steps go before, since the first one allocates the state (github.com/pytorch/pytorch/issues/97712). Weights,
 gradients and states are float32 under every precision policy. One call has the overhead of a whole `step()`, which a
-model's own step pays once for all its layers: the launch seconds of a fit hold it.
+model's own step pays once for all its layers: the launch seconds of a fit hold it. `profiler.ceilings.updates` times
+steps of many tensors, which tell the two apart.
 """
 
 from __future__ import annotations
@@ -20,9 +21,23 @@ LEARNING_RATE = 1e-4
 MOMENTUM = 0.9
 WARM_UP_STEPS = 2
 
+IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
+    "any": {},
+    "for_loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+"""What each of `oracle.execution.UPDATES` tells torch."""
 
-def make_optimizer(name: str, params: Iterable[Tensor]) -> Optimizer:
+
+def make_optimizer(name: str, params: Iterable[Tensor], update: str = "any", *, graph: bool = False) -> Optimizer:
     """The named optimizer of `oracle.execution.OPTIMIZERS`, without weight decay unless it is the point of it (adamw).
+
+    Args:
+        name: a key of `OPTIMIZERS`.
+        params: what it updates.
+        update: one of `oracle.execution.UPDATES`.
+        graph: its steps will be captured into a CUDA graph.
 
     Raises:
         KeyError: no such name; an `Execution` has been checked for that.
@@ -33,7 +48,10 @@ def make_optimizer(name: str, params: Iterable[Tensor]) -> Optimizer:
         "adam": Adam,
         "adamw": AdamW,
     }
-    return makers[name](params, lr=LEARNING_RATE)
+    options = dict(IMPLEMENTATIONS[update])
+    if graph and name in ("adam", "adamw"):
+        options["capturable"] = True  # the number of the step is a tensor then
+    return makers[name](params, lr=LEARNING_RATE, **options)
 
 
 def prepare(build: Builder) -> Prepared:
@@ -41,7 +59,7 @@ def prepare(build: Builder) -> Prepared:
     params = build.params(grad=True, dtype=torch.float32)
     for param in params:
         param.grad = torch.randn_like(param)
-    optimizer = make_optimizer(build.execution.optimizer, params)
+    optimizer = make_optimizer(build.execution.optimizer, params, build.execution.update, graph=build.execution.graph)
     for _ in range(WARM_UP_STEPS):
         optimizer.step()
 

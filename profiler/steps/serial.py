@@ -16,22 +16,18 @@ from statistics import median
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from oracle.errors import BadInput, OutOfRange
+from oracle.errors import BadInput
 from oracle.execution import Execution
-from oracle.layers import Loss
 from oracle.model import ModelGraph
 from profiler.backends.base import Backend
 from profiler.backends.torch_device import Stopwatch, TorchDevice, torch_errors
 from profiler.measurement import Measurement
-from profiler.micro.base import in_memory_format
 from profiler.micro.optimizer import make_optimizer
-from profiler.precision import DTYPES, products_in
-from profiler.run import now
+from profiler.precision import DTYPES, switched
+from profiler.steps.subject import Make, Subject, of_graph
 from profiler.stopping import StoppingRule, decide, flags
-from profiler.torch_model import GraphModule, random_batch
-from profiler.visit import host_flags
+from profiler.visit import host_flags, now
 
 WARM_UP_STEPS = 2
 MAX_WARM_UP_STEPS = 8
@@ -48,10 +44,12 @@ class StepSettings:
     Args:
         run_id: what the measurements of one run share.
         rule: when to stop; its `max_s` counts the steps after warm-up.
+        progress: called with steps done and the most there can be.
     """
 
     run_id: str
     rule: StoppingRule = field(default_factory=lambda: StoppingRule(max_samples=50, max_s=20.0))
+    progress: Progress = lambda done, total, text: None
 
 
 @dataclass(frozen=True)
@@ -64,23 +62,23 @@ class StepTimes:
     update_s: float
 
 
+def _nothing(part: str) -> None:
+    """Nobody asks which part of a step begins."""
+
+
 class TrainingStep:
-    """A model with its optimizer and one random batch on a device.
+    """A subject with its optimizer.
 
     Args:
-        graph, samples, execution: the model, its batch, how it is trained.
+        subject: what is trained.
+        execution: how.
         device: where.
     """
 
-    def __init__(self, graph: ModelGraph, samples: int, execution: Execution, device: TorchDevice) -> None:
-        self.module = GraphModule(graph).to(device.torch_device)
-        with torch.no_grad():
-            for param in self.module.parameters():
-                param.data = in_memory_format(param.data, execution)
-        self.optimizer = make_optimizer(execution.optimizer, self.module.parameters())
-        sample, self.target = random_batch(graph, samples, device.torch_device)
-        self.sample = in_memory_format(sample, execution)
-        self.has_loss = isinstance(graph.nodes[-1].layer, Loss)
+    def __init__(self, subject: Subject, execution: Execution, device: TorchDevice) -> None:
+        self.subject, self.module = subject, subject.module
+        trained = [param for param in self.module.parameters() if param.requires_grad]
+        self.optimizer = make_optimizer(execution.optimizer, trained, execution.update)
         self._device_type = device.name
         self._dtype = DTYPES[execution.precision]
         self._scaler = torch.amp.GradScaler(device.name, enabled=execution.precision == "fp16")
@@ -88,20 +86,28 @@ class TrainingStep:
     def loss(self) -> Tensor:
         """Forward with its loss."""
         with torch.autocast(self._device_type, self._dtype, enabled=self._dtype is not torch.float32):
-            result: Tensor = self.module(self.sample, self.target)
-            return result if self.has_loss else functional.mse_loss(result.float(), self.target)
+            return self.subject.loss()
 
-    def run(self, stopwatch: Stopwatch) -> None:
-        """One step; the stopwatch's laps are forward, backward and update, the first with clearing the gradients."""
+    def run(self, stopwatch: Stopwatch, begins: Callable[[str], None] = _nothing) -> None:
+        """One step; the stopwatch's laps are forward, backward and update, the first with clearing the gradients.
+
+        Args:
+            stopwatch: marked at the borders.
+            begins: told `forward`, `backward`, `update` and `end`, each when it begins.
+        """
         stopwatch.mark()
         self.optimizer.zero_grad(set_to_none=True)
+        begins("forward")
         loss = self.loss()
         stopwatch.mark()
+        begins("backward")
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         stopwatch.mark()
+        begins("update")
         self._scaler.step(self.optimizer)
         self._scaler.update()
         stopwatch.mark()
+        begins("end")
 
 
 def time_steps(
@@ -110,7 +116,7 @@ def time_steps(
     execution: Execution,
     backend: Backend,
     settings: StepSettings,
-    progress: Progress = lambda done, total, text: None,
+    make: Make | None = None,
 ) -> StepTimes:
     """Time real training steps of a model.
 
@@ -120,23 +126,20 @@ def time_steps(
         execution: how it is trained.
         backend: the device, one on which torch runs.
         settings: when to stop.
-        progress: called with steps done and the most there can be.
+        make: builds what is trained; by default the graph's own module.
 
     Raises:
         OutOfRange: no samples.
         BadInput: the device runs no training steps, or not in this precision.
         OutOfMemory: the step does not fit.
     """
-    if samples < 1:
-        raise OutOfRange(f"a step needs at least one sample, not {samples}")
-    if not isinstance(backend, TorchDevice):
-        raise BadInput(f"a {backend.name} device runs no training steps")
-    backend.must_fit(step_bytes(graph, samples, execution), f"a step of {graph.name} with {samples} samples")
+    make = make or of_graph(graph, samples)
+    device = device_for_steps(graph, samples, execution, backend)
     environment = backend.environment()
-    with products_in(execution.precision, backend.name), torch_errors(backend.device):
-        step = TrainingStep(graph, samples, execution, backend)
-        _warm_up(step, backend)
-        steps, stopped = _sample(step, backend, settings.rule, progress)
+    with switched(execution, device.name), torch_errors(device.device):
+        step = TrainingStep(make(execution, device.torch_device), execution, device)
+        warm_up_steps(step, device)
+        steps, stopped = _sample(step, device, settings.rule, settings.progress)
     measurement = Measurement(
         micro="step",
         case={"model": graph.name, "samples": samples},
@@ -155,13 +158,26 @@ def time_steps(
     return StepTimes(measurement, steps.phase_s(0), steps.phase_s(1), steps.phase_s(2))
 
 
+def device_for_steps(graph: ModelGraph, samples: int, execution: Execution, backend: Backend) -> TorchDevice:
+    """The device, if it can run a step.
+
+    Raises:
+        BadInput: the device runs no training steps.
+        OutOfMemory: the step does not fit.
+    """
+    if not isinstance(backend, TorchDevice):
+        raise BadInput(f"a {backend.name} device runs no training steps")
+    backend.must_fit(step_bytes(graph, samples, execution), f"a step of {graph.name} with {samples} samples")
+    return backend
+
+
 def step_bytes(graph: ModelGraph, samples: int, execution: Execution) -> float:
     """Least memory of a step: every layer's result, and weights, gradients and optimizer states in float32."""
     activations = samples * execution.item_bytes * sum(node.layer.output_items for node in graph.nodes)
     return activations + 4.0 * graph.params * (2 + execution.optimizer_cost.states)
 
 
-def _warm_up(step: TrainingStep, device: TorchDevice) -> None:
+def warm_up_steps(step: TrainingStep, device: TorchDevice) -> None:
     """Run steps until two in a row take the same time."""
     before_s = 0.0
     for count in range(1, MAX_WARM_UP_STEPS + 1):

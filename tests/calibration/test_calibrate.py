@@ -16,7 +16,7 @@ from oracle.pricing import LayerCall
 from profiler.backends.simulated import SimulatedDevice
 from profiler.case import Case
 from profiler.measurement import Environment, Measurement
-from profiler.run import RunSettings
+from profiler.run import Planned, RunSettings
 from profiler.run import measure as run_measurements
 
 NOW = "2026-01-01T00:00:00Z"
@@ -74,14 +74,17 @@ def test_two_environments_are_refused_with_their_difference() -> None:
 def test_flags_and_unseen_drift_become_notes() -> None:
     calibration, report = fit([one(), replace(one(16), flags=("noisy",))], "noted", created_at=NOW)
     assert calibration.notes == report.notes
-    assert "1 of 2 measurements are flagged noisy" in calibration.notes
+    noisy = "1 of 2 measurements are flagged noisy: their median is known less well than was asked"
+    assert noisy in calibration.notes
     assert any("0 of 2 cases were visited twice" in note for note in calibration.notes)
 
 
 def test_a_measuring_run_can_be_fitted() -> None:
     recorded: list[Measurement] = []
     cases = [Case(LayerCall(Linear(64 * k, 32 * k), Phase.FORWARD, k * k), Execution()) for k in (1, 2, 4, 8, 16, 32)]
-    run_measurements(cases, SimulatedDevice(), recorded.append, RunSettings("run", budget_s=20.0))
+    run_measurements(
+        [Planned(case) for case in cases], SimulatedDevice(), recorded.append, RunSettings("run", budget_s=20.0)
+    )
     calibration, report = fit(recorded, "run", created_at=NOW)
     assert len(calibration.shapes) == 6
     assert report.measurements == len(recorded) >= 12

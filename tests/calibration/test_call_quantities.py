@@ -9,6 +9,7 @@ from oracle.errors import BadInput
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.layers import LAYERS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
+from oracle.operations import Matmul, Other
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
 
@@ -26,7 +27,9 @@ EXAMPLES: tuple[Layer, ...] = (
     Concat((32, 16), (28, 28)),
     Embedding(30000, 768, 128),
     Attention(12, 128, 128, 64),
+    Matmul(12, 128, 64, 128),
     Loss("cross_entropy", (1000,)),
+    Other("pow+mean", (1000,), (10, 100), moved=2000, backward_moved=5000, weights=(1000,)),
 )
 
 

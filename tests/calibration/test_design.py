@@ -3,19 +3,31 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from benchmarks.recovery import small_residual_network
-from calibration.design import EXTREMES, LARGEST_CASE_BYTES, bytes_held, default_cases, model_calls
+from calibration.design import (
+    EXTREMES,
+    LARGEST_CASE_BYTES,
+    bytes_held,
+    default_cases,
+    model_calls,
+    plan_calls,
+    planned_cases,
+)
 from calibration.features import QUANTITIES, family, features, quantities
 from calibration.grid import HEAD, generic_calls
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import LAYERS, Elementwise, Linear, Norm
 from oracle.loading import load_model
+from oracle.machine import Cluster, parse_link
 from oracle.model import GraphBuilder
+from oracle.plan import Job, Plan
 from oracle.pricing import LayerCall
+from oracle.strategies.choices import parse_strategy
 from oracle.windows import Conv
 from profiler.case import Case
 
@@ -138,3 +150,74 @@ def test_zoo_models_have_a_design(name: str) -> None:
 def test_pricing_needs_neither_scipy_nor_scikit_learn() -> None:
     code = "import sys, calibration.timers; print([m for m in ('scipy', 'sklearn', 'torch') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def plan_of(strategy: str, devices: int, batch: int = 16) -> Plan:
+    job = Job(SMALL, batch, devices, Cluster.of_link("any", parse_link("1us,1GB/s")))
+    return parse_strategy(strategy).plan(job)
+
+
+def test_a_serial_plan_makes_the_calls_of_the_model() -> None:
+    assert plan_calls(plan_of("serial", 1)) == model_calls(SMALL, 16)
+
+
+def test_a_plan_makes_the_calls_of_its_shards() -> None:
+    # Half of the filters on each of two devices, the whole batch on both.
+    calls = plan_calls(plan_of("filter", 2))
+    whole = next(node.layer for node in SMALL.nodes if node.name == "b.conv2")
+    assert isinstance(whole, Conv)
+    halved = [call for call in calls if isinstance(call.layer, Conv) and call.layer.in_channels == whole.in_channels]
+    assert {(call.layer.output_shape[0], call.samples) for call in halved if call.phase is Phase.FORWARD} == {(16, 16)}
+
+
+def test_an_accumulated_pass_counts_as_often_as_it_runs() -> None:
+    calls, once = plan_calls(plan_of("data,accumulation=4", 2)), plan_calls(plan_of("data", 2, batch=4))
+    for call, count in once.items():
+        assert calls[call] == count * (1 if call.phase is Phase.UPDATE else 4)
+
+
+def test_a_question_is_priced_from_its_own_shapes_alone() -> None:
+    # Every call that the plans ask a timer for is among the cases.
+    steps = [plan_calls(plan_of(name, devices)) for name in ("data", "filter", "channel") for devices in (2, 4)]
+    cases = {planned.case.call for planned in planned_cases(steps, Execution(), quick=True, asked_first=True)}
+    assert all(call in cases for step in steps for call in step)
+
+
+def test_a_call_weighs_what_it_counts_in_a_second_of_its_step() -> None:
+    short, long = {call_of("fc2", Phase.FORWARD): 1}, {call_of("conv1", Phase.FORWARD): 3}
+    planned = {item.case.call: item.weight for item in planned_cases([short, long], Execution(), quick=True)}
+    # One call of a step that is nothing else: weight x its seconds is 1; the same holds for three calls, each a third.
+    fc2, conv1 = call_of("fc2", Phase.FORWARD), call_of("conv1", Phase.FORWARD)
+    assert planned[fc2] * nominal_s(fc2) == pytest.approx(1.0)
+    assert planned[conv1] * nominal_s(conv1) == pytest.approx(1.0)
+    # A case of the grid weighs as a call that happens once in a mean step.
+    generic = next(weight for call, weight in planned.items() if call not in (fc2, conv1))
+    assert generic == pytest.approx((1 / nominal_s(fc2) + 1 / (3 * nominal_s(conv1))) / 2)
+
+
+def nominal_s(call: LayerCall) -> float:
+    """Launch, arithmetic and traffic at what `calibration.design` ranks by."""
+    work = call.layer.work(call.phase, call.samples, Execution())
+    return 5e-6 + work.flop / 1e11 + work.bytes / 1e10
+
+
+def test_what_is_asked_comes_before_the_rest_of_the_grid() -> None:
+    asked = [
+        item.case.call for item in planned_cases([model_calls(SMALL, 8)], Execution(), quick=True, asked_first=True)
+    ]
+    own = set(model_calls(SMALL, 8))
+    ranks = [rank for rank, call in enumerate(asked) if call in own]
+    families = {(family(call.layer, call.phase), call.phase) for call in asked}
+    assert max(ranks) < EXTREMES * len(families) + len(own)
+
+
+def test_medoids_stand_for_the_small_calls_of_a_step() -> None:
+    # One large call, and twenty small ones of one family: a quarter of them comes before the others, spread out.
+    large = {LayerCall(Linear(4096, 4096), Phase.FORWARD, 512): 1}
+    small = {LayerCall(Linear(16 * size, 16), Phase.FORWARD, 4): 1 for size in range(1, 21)}
+    order = [item.case.call for item in planned_cases([large | small], Execution(), quick=True, asked_first=True)]
+    first = [call for call in order if call in small][:5]
+    widths = sorted(call.layer.input_shapes[0][0] for call in first)
+    assert widths[0] == 16
+    assert widths[-1] == 320
+    assert max(b - a for a, b in pairwise(widths)) <= 160

@@ -73,7 +73,14 @@ def test_updates_of_one_layer_are_one_call_whatever_the_samples() -> None:
     assert canonical(LayerCall(layer, Phase.FORWARD, 64)).samples == 64
 
 
-@pytest.mark.parametrize("execution", [Execution(), Execution("bf16", "channels_last", "adamw")])
+OPTIONS = [
+    Execution(),
+    Execution("bf16", "channels_last", "adamw"),
+    Execution("fp16", attention="cudnn", update="foreach", cudnn_benchmark=True, autocast=True, graph=True, warm=True),
+]
+
+
+@pytest.mark.parametrize("execution", OPTIONS)
 def test_an_execution_is_read_back_from_its_keys(execution: Execution) -> None:
     assert execution_of(execution.kernel_key, Phase.FORWARD).kernel_key == execution.kernel_key
     assert execution_of(execution.update_key, Phase.UPDATE).update_key == execution.update_key
@@ -84,6 +91,9 @@ def test_keys_of_another_form_are_refused() -> None:
         execution_of("fp32", Phase.FORWARD)
     with pytest.raises(UnknownName, match="unknown memory format 'sgd'"):
         execution_of("fp32/sgd", Phase.FORWARD)
+    for key in ("fp32/channels_first/update=fused", "fp32/channels_first/graph=1", "fp32/channels_first/attention"):
+        with pytest.raises(UnknownName, match="unknown option of an execution"):
+            execution_of(key, Phase.FORWARD)
 
 
 def test_only_convolutions_have_stand_ins() -> None:

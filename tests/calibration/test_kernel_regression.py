@@ -99,13 +99,12 @@ def test_intervals_hold_what_they_promise() -> None:
 def test_draws_scatter_around_the_mean_and_depend_on_the_shape_alone() -> None:
     _, _, model, _ = fitted()
     test = products(50, 15)
-    rng = np.random.default_rng(0)
-    own, common = rng.standard_normal((50, DRAWS)), rng.standard_normal(DRAWS)
-    draws = model.draws(test, own, common)
+    own = np.random.default_rng(0).standard_normal((50, DRAWS))
+    _, draws = model.predict_with_draws(test, own)
     assert draws.shape == (50, DRAWS)
     assert np.allclose(draws.mean(axis=1), model.predict(test).mean_s)
     some = np.arange(20, 30)
-    assert np.allclose(model.draws(test.take(some), own[some], common), draws[some])
+    assert np.allclose(model.predict_with_draws(test.take(some), own[some])[1], draws[some])
 
 
 def test_far_outside_the_prediction_stays_a_time_and_is_flagged() -> None:

@@ -12,6 +12,7 @@ from calibration.repeats import (
     LEAST_DRIFT_SD,
     LEAST_LOG_SD,
     UNSEEN_DRIFT_SD,
+    disturbed_notes,
     drift_sd,
     measured_shape,
     visits,
@@ -53,6 +54,30 @@ def test_a_measurement_without_samples_is_refused() -> None:
 def test_visits_of_a_case_come_in_the_order_of_time() -> None:
     found = visits([measurement(2.0, visit=2), measurement(1.0, visit=1), measurement(3.0, samples=4)])
     assert [[taken.median_s for taken in group] for group in found.values()] == [[3.0], [1.0, 2.0]]
+
+
+def flagged(measurement: Measurement, *flags: str) -> Measurement:
+    return replace(measurement, flags=flags)
+
+
+@pytest.mark.parametrize("flag", ["preempted", "stolen", "throttled"])
+def test_a_case_takes_its_clean_visits_where_it_has_any(flag: str) -> None:
+    clean, disturbed = measurement(1.0), flagged(measurement(9.0), "noisy", flag)
+    assert list(visits([clean, disturbed]).values()) == [[clean]]
+    assert list(visits([disturbed, disturbed]).values()) == [[disturbed, disturbed]]
+
+
+def test_a_noisy_visit_is_as_good_as_any() -> None:
+    taken = [measurement(1.0), flagged(measurement(2.0), "noisy", "spiky", "bimodal")]
+    assert list(visits(taken).values()) == [taken]
+
+
+def test_cases_without_a_clean_visit_are_counted() -> None:
+    found = visits([measurement(1.0), flagged(measurement(2.0, samples=4), "throttled")])
+    assert list(disturbed_notes(found)) == [
+        "every visit of 1 of 2 cases was preempted or throttled; their medians are of those"
+    ]
+    assert list(disturbed_notes(visits([measurement(1.0)]))) == []
 
 
 def test_a_shape_takes_the_median_over_visits() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from db.networks import Network, NetworkConstant
@@ -16,6 +17,8 @@ from db.schema import IMMUTABLE
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
+from oracle.interchange import calibration_from_json, calibration_to_json
+from oracle.stored_array import StoredArray
 from profiler.importers.base import Fact, ImportReport, Verdict
 from profiler.measurement import Environment, Measurement
 
@@ -194,6 +197,32 @@ def test_a_case_that_is_not_json_is_refused(store: Store, make_measurement: Call
     assert store.measurements(run) == []
 
 
+def with_arrays(make_calibration: Callable[..., Calibration]) -> Calibration:
+    """A calibration of which one fit has a residual model."""
+    first, *others = make_calibration().fits
+    table = np.array([[1e-300, -1 / 3], [2.0, 1e300]])
+    stored = (
+        StoredArray.of("x", table),
+        StoredArray.of("y", np.array([0.1, 3e7], dtype=np.float32)),
+        StoredArray.of("nodes", np.array([[3, -2]], dtype=np.int16)),
+        StoredArray.of("names", np.array(["log2_m", "log2_n"])),
+    )
+    return make_calibration("modelled", fits=(replace(first, arrays=stored), *others))
+
+
+def test_residual_models_come_back_to_the_last_digit(
+    store: Store, make_calibration: Callable[..., Calibration]
+) -> None:
+    known = with_arrays(make_calibration)
+    store.add_calibration(known, [])
+    again = store.calibration("modelled")
+    assert again == known
+    assert [fit.law for fit in again.fits] == ["roofline", "additive", "additive"]
+    assert again.fits[0].arrays[0].read().tolist() == [[1e-300, -1 / 3], [2.0, 1e300]]
+    assert again.fits[0].arrays[1].read().tolist() == np.array([0.1, 3e7], dtype=np.float32).tolist()
+    assert calibration_from_json(calibration_to_json(again)) == known
+
+
 def test_immutable_rows_resist_other_tools(
     store: Store,
     path: Path,
@@ -202,7 +231,7 @@ def test_immutable_rows_resist_other_tools(
 ) -> None:
     run = store.begin_run("measure", "Simulated 1", HERE)
     store.add_measurement(make_measurement(run))
-    store.add_calibration(make_calibration(), [run])
+    store.add_calibration(with_arrays(make_calibration), [run])
     store.add_network(NETWORK, [run])
     with store.importing("ab" * 32, "log.txt") as writer:
         writer.add(Fact("topology", "node", {"devices": 8}), "import-abab")

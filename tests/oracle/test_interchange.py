@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,9 +27,10 @@ from oracle.constants import (
 )
 from oracle.errors import BadInput
 from oracle.estimate import DRAWS
-from oracle.interchange import FORMAT, LONGEST_TEXT, calibration_from_json, calibration_to_json
+from oracle.interchange import FORMAT, LONGEST_TEXT, WITHOUT_ARRAYS, calibration_from_json, calibration_to_json
 from oracle.layer import Phase
 from oracle.layers import Elementwise, Linear
+from oracle.stored_array import StoredArray
 
 Make = Callable[..., Calibration]
 
@@ -71,6 +73,33 @@ def test_a_calibration_survives_its_text(make_calibration: Make) -> None:
     assert calibration_from_json(json.dumps(json.loads(text), indent=7)) == make_calibration()
 
 
+def test_the_format_before_residual_models_is_read(make_calibration: Make) -> None:
+    document = json.loads(calibration_to_json(make_calibration()))
+    document["format"] = WITHOUT_ARRAYS
+    del document["counts"]["arrays"]
+    for fit in document["fits"]:
+        del fit["arrays"]
+    assert calibration_from_json(json.dumps(document)) == make_calibration()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("numbers", [1.0], "fits[0].arrays[0]: array x has 1 numbers, not the (2,) of its shape"),
+        ("numbers", [1.0, None], "fits[0].arrays[0]: array x has a number that is not finite"),
+        ("numbers", [[1.0, 2.0]], "fits[0].arrays[0]: array x has 2 numbers"),
+        ("shape", [-1, -2], "fits[0].arrays[0]: array x has the shape (-1, -2)"),
+        ("shape", [2.0], "fits[0].arrays[0].shape is 2.0, not a whole number"),
+        ("dtype", "complex128", "fits[0].arrays[0]: array x is of 'complex128'"),
+    ],
+)
+def test_a_damaged_array_is_refused_with_its_place(make_calibration: Make, key: str, value: object, says: str) -> None:
+    first, *others = make_calibration().fits
+    stored = replace(first, arrays=(StoredArray.of("x", np.array([1.0, 2.0])),))
+    text = _edited(make_calibration(fits=(stored, *others)), ("fits", 0, "arrays", 0, key), _put(value))
+    assert says in _refused(text)
+
+
 def test_every_constant_stands_on_a_line_of_its_own(make_calibration: Make) -> None:
     lines = calibration_to_json(make_calibration()).splitlines()
     assert sum('"quantity": ' in line for line in lines) == 6
@@ -86,6 +115,14 @@ times = st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat())
 
 
 @st.composite
+def arrays(draw: st.DrawFn) -> StoredArray:
+    rows = draw(
+        st.lists(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=2), max_size=3)
+    )
+    return StoredArray.of(draw(words), np.array(rows, dtype=np.float64).reshape(-1, 2))
+
+
+@st.composite
 def fits(draw: st.DrawFn) -> KernelFit:
     key = (draw(words), draw(st.sampled_from(Phase)), draw(words))
     constants = []
@@ -95,9 +132,11 @@ def fits(draw: st.DrawFn) -> KernelFit:
         draws = [value, *draw(st.lists(positive, min_size=2, max_size=2))]
         drawn = tuple((draws * DRAWS)[:DRAWS])
         constants.append(Constant(*key, quantity, value, UNITS[quantity], lo, hi, drawn))
-    work = [sorted(draw(st.lists(zero_or_more, min_size=2, max_size=2))) for _ in range(2)]
+    flop, moved = (sorted(draw(st.lists(zero_or_more, min_size=2, max_size=2))) for _ in range(2))
     spread = (draw(zero_or_more), draw(log_sds))
-    return KernelFit(*key, tuple(constants), draw(counts), draw(counts), *spread, *work[0], *work[1])
+    work = (flop[0], flop[1], moved[0], moved[1])
+    stored = tuple(draw(st.lists(arrays(), max_size=2, unique_by=lambda array: array.name)))
+    return KernelFit(*key, tuple(constants), draw(counts), draw(counts), *spread, *work, stored)
 
 
 layers = st.one_of(
@@ -171,7 +210,7 @@ def test_every_missing_key_is_refused_and_named(make_calibration: Make) -> None:
     document = json.loads(calibration_to_json(make_calibration()))
     # An environment has whatever keys it has, and a layer's fields may have defaults.
     places = [place for place in _places(document) if not {"environment", "layer"} & set(place[:-1])]
-    assert len(places) == 40
+    assert len(places) == 42
     for place in places:
         assert str(place[-1]) in _refused(_edited(make_calibration(), place, _remove)), place
 
@@ -226,7 +265,7 @@ def test_every_missing_key_is_refused_and_named(make_calibration: Make) -> None:
         (("notes",), _put(["\ud800"]), "not Unicode"),
         (("environment", "python"), _put(3), "calibration.environment.python is 3, not a text"),
         (("common_sd",), _put(-0.1), "drift"),
-        (("format",), _put("stepgauge-calibration-2"), "this stepgauge reads 'stepgauge-calibration-1'"),
+        (("format",), _put("stepgauge-calibration-3"), "this stepgauge reads 'stepgauge-calibration-2'"),
         (("format",), _put(None), "the format is None"),
     ],
 )
@@ -265,7 +304,7 @@ def test_a_text_cut_anywhere_is_refused(make_calibration: Make) -> None:
         ("[]", f"there is no 'format': '{FORMAT}'"),
         ("{}", "there is no 'format'"),
         ("3", "there is no 'format'"),
-        ('{"format": "stepgauge-calibration-1"}', "calibration has no 'name'"),
+        ('{"format": "stepgauge-calibration-2"}', "calibration has no 'name'"),
         ("[" * 100_000, "nested too deeply"),
         ('{"a":' * 100_000, "nested too deeply"),
         ("[" * 900 + "]" * 900, "not a calibration"),

@@ -29,11 +29,12 @@ from oracle.layers import (
     layer_from_dict,
 )
 from oracle.loading import load_model
+from oracle.operations import Matmul, Other
 from oracle.windows import POOLS, Conv, Pool
 from oracle.zoo import ZOO
 
 SAMPLES = 2
-COUNTED = (Conv, Linear, Attention)
+COUNTED = (Conv, Linear, Attention, Matmul)
 """The kinds that torch's FlopCounterMode counts; it takes all others for free."""
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=100)
@@ -106,7 +107,9 @@ OTHER_KINDS: dict[type[Layer], st.SearchStrategy[Any]] = {
     Concat: st.builds(Concat, st.lists(SIZES, min_size=2, max_size=4).map(tuple), numbers(2, 1, 6)),
     Embedding: st.builds(Embedding, SIZES, SIZES, SIZES),
     Attention: st.builds(Attention, st.integers(1, 4), SIZES, SIZES, st.sampled_from((8, 16, 64)), st.booleans()),
+    Matmul: st.builds(Matmul, st.integers(1, 4), SIZES, SIZES, SIZES),
     Loss: st.builds(Loss, st.sampled_from(LOSSES), SIZES.map(lambda classes: (classes,))),
+    Other: st.builds(Other, st.just("copy"), SIZES.map(lambda n: (n,)), SHAPES, SIZES, SIZES),
 }
 ANY_LAYER = st.one_of(CONVOLUTIONS, *OTHER_KINDS.values())
 
@@ -162,6 +165,11 @@ def loss_twin(torch: Any, layer: Loss) -> Any:
     return lambda y: torch.nn.functional.cross_entropy(y, classes, reduction="none")[:, None]
 
 
+def other_twin(torch: Any, layer: Other) -> Any:
+    # Any operation that gives the shape from the operand.
+    return lambda x: x.sum(-1).reshape(-1, *(1 for _ in layer.shape)).expand(-1, *layer.shape)
+
+
 TWINS: dict[type[Layer], Callable[[Any, Any], Any]] = {
     Conv: conv_twin,
     Linear: lambda torch, layer: torch.nn.Linear(layer.in_features, layer.out_features, layer.bias),
@@ -171,7 +179,9 @@ TWINS: dict[type[Layer], Callable[[Any, Any], Any]] = {
     Concat: lambda torch, layer: lambda *tensors: torch.cat(tensors, 1),
     Embedding: lambda torch, layer: torch.nn.Embedding(layer.vocabulary, layer.width),
     Attention: attention_twin,
+    Matmul: lambda torch, layer: torch.matmul,
     Loss: loss_twin,
+    Other: other_twin,
 }
 """What torch runs for each kind of layer."""
 
@@ -296,6 +306,45 @@ def test_work_of_a_convolution_by_hand() -> None:
     assert layer.work(Phase.UPDATE, 2).bytes == 4 * 5 * 57
 
 
+def test_a_product_of_activations_by_hand() -> None:
+    layer = Matmul(batch=3, rows=4, inner=5, columns=6)
+    # per sample 3 products of 4 x 5 by 5 x 6: 2 * 3 * 4 * 5 * 6 = 720; reads 60 + 90, writes 72
+    forward, backward = layer.work(Phase.FORWARD, 2), layer.work(Phase.BACKWARD_DATA, 2)
+    assert (forward.flop, forward.bytes) == (2 * 720, 2 * 4 * (60 + 90 + 72))
+    # two products of that size: read the gradient and both operands, write two gradients
+    assert (backward.flop, backward.bytes) == (2 * 1440, 2 * 4 * (72 + 2 * (60 + 90)))
+    assert layer.params == 0
+
+
+def test_other_operations_cost_what_they_move_and_update_their_weights() -> None:
+    layer = Other("pow+mean", (10,), (10,), moved=40, backward_moved=70, flop=5, backward_flop=500, weights=(10, 2))
+    assert layer.phases == (Phase.FORWARD, Phase.BACKWARD_DATA, Phase.UPDATE)
+    assert layer.params == 12
+    assert (layer.work(Phase.FORWARD, 3).flop, layer.work(Phase.FORWARD, 3).bytes) == (3 * 40, 3 * 4 * 40)
+    assert (layer.work(Phase.BACKWARD_DATA, 3).flop, layer.work(Phase.BACKWARD_DATA, 3).bytes) == (1500, 840)
+
+
+def test_a_view_runs_nothing() -> None:
+    assert Other("view", (10,), (5,)).phases == ()
+
+
+TIED = [
+    (Linear(6, 4, rows=3), (4,)),
+    (Conv.of((6, 8, 8), 4, 3), (4,)),
+    (Embedding(11, 6, 5), None),
+    (Linear(6, 4, bias=False), None),
+]
+
+
+@pytest.mark.parametrize(("layer", "bias"), TIED, ids=str)
+def test_tied_weights_are_computed_with_but_neither_held_nor_updated(layer: Any, bias: Shape | None) -> None:
+    tied = dataclasses.replace(layer, tied=True)
+    assert tied.param_shapes == (() if bias is None else (bias,))
+    assert set(layer.phases) - set(tied.phases) == (set() if bias else {Phase.UPDATE})
+    for phase in (Phase.FORWARD, Phase.BACKWARD_WEIGHT):
+        assert tied.work(phase, 2) == layer.work(phase, 2)
+
+
 def test_work_is_refused_without_samples_and_in_a_phase_the_layer_lacks() -> None:
     with pytest.raises(OutOfRange, match="at least one sample, not 0"):
         Linear(2, 3).work(Phase.FORWARD, 0)
@@ -324,6 +373,7 @@ BAD_LAYERS: dict[str, dict[str, Any]] = {
     "a number beyond all models": {"kind": "linear", "in_features": 10**400, "out_features": 4},
     "a shape beyond all models": {"kind": "elementwise", "op": "relu", "shape": [2] * 2000},
     "a text for a shape": {"kind": "elementwise", "op": "relu", "shape": "64"},
+    "a product beyond all models": {"kind": "elementwise", "op": "relu", "shape": [2**40] * 9},
     "a nested shape": {"kind": "elementwise", "op": "relu", "shape": [[3], 4]},
     "an unknown operation": {"kind": "elementwise", "op": "rule", "shape": [3]},
     "a negative padding": {**Conv.of((3, 8, 8), 4, 3).to_dict(), "padding": [-1, 0]},

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.autograd import OVERHEADS, Autograd
+from oracle.estimate import Estimate
 from oracle.execution import Execution
 from oracle.layers import Elementwise, Linear, Loss, Norm
 from oracle.links import LinkTimer
@@ -19,7 +20,7 @@ from oracle.memory import MemoryKind
 from oracle.model import GraphBuilder, ModelGraph
 from oracle.plan import Job, Plan, Strategy
 from oracle.predictor import Predictor
-from oracle.pricing import IdealTimer, LayerCall, Prices, Transfer
+from oracle.pricing import IdealTimer, LayerCall, Prices, Slowdown, Transfer
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy
 from oracle.sweep import Sweep, sweep
@@ -50,7 +51,7 @@ def wave_s(call: LayerCall) -> float:
 
 @dataclass(frozen=True)
 class ProtocolTimer:
-    """Transfers that switch protocol at 64 KiB: no straight line in the bytes."""
+    """Transfers that switch protocol at 64 KiB (no straight line in the bytes), and that meet kernels."""
 
     cluster: Cluster
 
@@ -59,6 +60,9 @@ class ProtocolTimer:
         return Prices.exact(
             [float(s) * (1.0 if item.bytes < 2**16 else 0.7) for s, item in zip(slow, transfers, strict=True)]
         )
+
+    def slowdown(self, transfers: Sequence[Transfer]) -> Slowdown:
+        return Slowdown(Estimate.exact(1.3), Estimate.exact(1.6))
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from oracle.errors import BadInput, RankLost, StepgaugeError
+from profiler.collectives.collected import collect, rank_medians
 from profiler.collectives.measure import measure_collectives
 from profiler.collectives.records import (
     RankFile,
-    collect,
     environment_values,
     measurement_values,
     rank_files,
-    rank_medians,
     rank_path,
 )
 from profiler.collectives.settings import PLACES, CollectiveSettings, cases
@@ -201,7 +200,7 @@ def test_collect_reports_a_line_that_was_cut_short(tmp_path: Path, make_measurem
     found = collect(rank_files(tmp_path))
     assert not found.measurements
     assert found.problems[0] == "rank-00001.jsonl, line 2: cut short, left out"
-    assert "1 of 2 ranks finished it" in found.problems[1]
+    assert "1 of 2 ranks finished them" in found.problems[1]
     # Resuming cuts the remains off, so that the next line is whole.
     _write(path, _visit(make_measurement, 1, (1.0, 1.0)))
     assert len(collect(rank_files(tmp_path)).measurements) == 1

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
 import pytest
 
-from oracle.errors import MissingDependency, NoDevice, UnknownName
+from oracle.errors import NoDevice, UnknownName
 from profiler import environment
-from profiler.backends import BACKENDS
 from profiler.backends.base import open_backend
-from profiler.checks import (
-    Finding,
-    check_machine,
-    device_findings,
-    load_finding,
-    memory_finding,
-    quota_finding,
-)
-from profiler.environment import READ_ERRORS, available_memory_bytes, read_environment
-from profiler.nvml import DeviceState, device_state
+from profiler.environment import READ_ERRORS, nvml_values, read_environment
+from profiler.nvml_state import DeviceState
 
 HAS_TORCH = util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
@@ -91,10 +81,6 @@ def test_the_number_of_threads_is_part_of_the_identity() -> None:
     assert found[0][1] != found[1][1]
 
 
-def test_available_memory_is_positive() -> None:
-    assert available_memory_bytes() > 0
-
-
 LIGHT = [
     "profiler.environment",
     "profiler.checks",
@@ -104,6 +90,8 @@ LIGHT = [
     "profiler.run",
     "profiler.visit",
     "profiler.nvml",
+    "profiler.nvml_state",
+    "profiler.state_sampler",
     "profiler.backends.base",
 ]
 
@@ -170,78 +158,20 @@ def test_torch_for_amd_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         open_backend("cuda")
 
 
-def test_nvml_without_a_driver_is_an_error_of_ours() -> None:
-    with pytest.raises((NoDevice, MissingDependency), match=r"^[^\n]+$"):
-        device_state("GPU-00000000-0000-0000-0000-000000000000")
+def test_what_nvml_says_is_split_into_what_must_match_and_what_was_so_at_the_time() -> None:
+    state = DeviceState(
+        driver="550.54.15", mig=False, power_limit_w=700.0, power_w=412.5, reasons=(), nvlinks=(True, False)
+    )
+    identity, now = nvml_values(state)
+    assert identity == {"driver": "550.54.15", "mig": "False", "power_limit_w": "700", "nvlinks": "1 of 2"}
+    assert now == {"power_w": "412.5", "clock_reasons": "none"}
+    assert nvml_values(DeviceState()) == ({}, {})
 
 
-@pytest.mark.parametrize("device", sorted(BACKENDS))
-def test_the_check_of_a_machine_never_fails_and_names_remedies(device: str) -> None:
-    findings = check_machine(device)
-    subjects = {finding.subject for finding in findings}
-    assert {"torch", "load", "cores", "clock", "memory", "scipy", "cupy"} <= subjects
-    for finding in findings:
-        assert finding.text
-        if finding.level == "fail":
-            assert finding.remedy
+@needs_torch
+def test_a_cuda_environment_without_a_driver_has_one_note_of_nvml() -> None:
+    import torch
 
-
-def levels(findings: list[Finding]) -> list[str]:
-    return [finding.level for finding in findings]
-
-
-def test_a_busy_machine_a_small_quota_and_little_memory_are_warned_of() -> None:
-    assert levels([load_finding(0.4, 2), load_finding(0.6, 2)]) == ["ok", "warn"]
-    assert levels([quota_finding(None, 8), quota_finding(8, 8), quota_finding(2.5, 8)]) == ["ok", "ok", "warn"]
-    assert "OMP_NUM_THREADS=2" in quota_finding(2.5, 8).remedy
-    assert levels([memory_finding(2.0**33), memory_finding(2.0**30), memory_finding(float("inf"))]) == [
-        "ok",
-        "warn",
-        "warn",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        (DeviceState(), []),
-        (DeviceState(processes=(7,), power_limit_w=700, default_power_limit_w=700, mig=False), []),
-        (DeviceState(processes=(7, 8, 9)), ["2 other processes use it"]),
-        (DeviceState(power_limit_w=500, default_power_limit_w=700), ["its power is limited to 500 W of 700 W"]),
-        (DeviceState(mig=True), ["it is cut into instances (MIG)"]),
-    ],
-)
-def test_a_shared_limited_or_divided_device_is_warned_of(state: DeviceState, expected: list[str]) -> None:
-    assert [finding.text for finding in device_findings("cuda 0", state, own_process=7)] == expected
-
-
-@pytest.fixture
-def control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Writes control files where the code looks for them."""
-    monkeypatch.setattr(environment, "CONTROL_GROUP", tmp_path)
-
-    def write(name: str, text: str) -> None:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    return write
-
-
-def test_a_quota_is_read_from_both_versions_of_control_groups(control_group: Callable[[str, str], None]) -> None:
-    assert environment.core_quota() is None
-    control_group("cpu/cpu.cfs_quota_us", "-1\n")
-    control_group("cpu/cpu.cfs_period_us", "100000\n")
-    assert environment.core_quota() is None
-    control_group("cpu/cpu.cfs_quota_us", "150000\n")
-    assert environment.core_quota() == 1.5
-    control_group("cpu.max", "max 100000\n")
-    assert environment.core_quota() is None
-    control_group("cpu.max", "250000 100000\n")
-    assert environment.core_quota() == 2.5
-
-
-def test_a_containers_memory_limit_bounds_what_is_available(control_group: Callable[[str, str], None]) -> None:
-    control_group("memory.max", str(2**20))
-    control_group("memory.current", str(2**19))
-    assert available_memory_bytes() == 2**19
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert sum("NVML" in note for note in read_environment("cuda").notes) == 1

@@ -12,7 +12,7 @@ from torch import Tensor  # noqa: E402
 from torch.func import functional_call  # noqa: E402
 
 from oracle.errors import BadInput  # noqa: E402
-from oracle.execution import OPTIMIZERS, Execution  # noqa: E402
+from oracle.execution import OPTIMIZERS, UPDATES, Execution  # noqa: E402
 from oracle.layer import Layer, Phase  # noqa: E402
 from oracle.layers import (  # noqa: E402
     ELEMENTWISE,
@@ -27,10 +27,14 @@ from oracle.layers import (  # noqa: E402
     Loss,
     Norm,
 )
+from oracle.operations import Matmul, Other  # noqa: E402
 from oracle.pricing import LayerCall  # noqa: E402
 from oracle.windows import POOLS, Conv, Pool  # noqa: E402
+from profiler.backends.cpu import CpuKernel, open_cpu  # noqa: E402
+from profiler.case import Case  # noqa: E402
 from profiler.micro import MICROS  # noqa: E402
 from profiler.micro.base import Builder, Prepared, find_micro  # noqa: E402
+from profiler.precision import switched  # noqa: E402
 from profiler.torch_model import module_of  # noqa: E402
 
 SAMPLES = 3
@@ -73,7 +77,9 @@ OTHERS = [
     Attention(2, 5, 5, 4, causal=True),
     *(Loss(op, shape) for op in LOSSES for shape in ((7,), (4, 7))),
 ]
+OTHERS.append(Matmul(2, 5, 7, 4))
 ALL = [*CONVOLUTIONS, *POOLINGS, *NORMALISATIONS, *LINEARS, *ELEMENTS, *OTHERS]
+STAND_IN = Other("pow", (9,), (3, 3), moved=18, backward_moved=27, weights=(9,))
 EXECUTIONS = [Execution(), Execution(memory_format="channels_last")]
 
 
@@ -104,7 +110,7 @@ def leaves(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def test_every_layer_kind_is_tried_and_has_a_microbenchmark() -> None:
-    assert {layer.kind for layer in ALL} == set(LAYERS) == set(MICROS) - {"optimizer"}
+    assert {layer.kind for layer in [*ALL, STAND_IN]} == set(LAYERS) == set(MICROS) - {"optimizer"}
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda e: e.memory_format)
@@ -143,6 +149,13 @@ def test_backward_returns_the_gradients_that_autograd_gives(layer: Layer, phase:
     assert len(found) == len(expected)
     for result, gradient in zip(found, expected, strict=True):
         torch.testing.assert_close(result, gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_what_has_no_kind_is_stood_in_for_by_a_copy_of_as_many_bytes() -> None:
+    # 18 items moved a sample are 9 read and 9 written; 27 are 14 each, rounded up.
+    for phase, items in ((Phase.FORWARD, 9), (Phase.BACKWARD_DATA, 14)):
+        (copied,) = results(prepared(STAND_IN, phase))
+        assert copied.shape == (SAMPLES, items)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
@@ -214,3 +227,58 @@ def test_a_phase_that_a_layer_does_not_have_is_refused() -> None:
 def test_a_normalisation_over_a_single_value_is_refused() -> None:
     with pytest.raises(BadInput, match="one value per channel"):
         prepared(Norm("instance", (4,)), Phase.FORWARD)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_implementation_of_an_update_computes_the_same(name: str, update: str) -> None:
+    torch.manual_seed(0)
+    plain = prepared(Linear(7, 5), Phase.UPDATE, Execution(optimizer=name))
+    torch.manual_seed(0)
+    other = prepared(Linear(7, 5), Phase.UPDATE, Execution(optimizer=name, update=update))
+    for expected, found in zip(results(plain), results(other), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("attention", ["math", "flash"])
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.BACKWARD_DATA])
+def test_implementations_of_attention_agree(attention: str, phase: Phase) -> None:
+    layer = Attention(2, 16, 16, 8, causal=True)
+    torch.manual_seed(0)
+    expected = results(prepared(layer, phase))
+    torch.manual_seed(0)
+    with switched(Execution(attention=attention), "cpu"):
+        found = results(prepared(layer, phase))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_an_implementation_that_the_device_lacks_is_refused_in_one_line() -> None:
+    case = Case(LayerCall(Attention(2, 16, 16, 8), Phase.FORWARD, 2), Execution(attention="cudnn"))
+    with pytest.raises(BadInput, match="cannot run this"), open_cpu().open(case) as kernel:
+        kernel.sample(1)
+    graph = Case(LayerCall(Linear(4, 4), Phase.FORWARD, 2), Execution(graph=True))
+    with pytest.raises(BadInput, match="no CUDA graphs"), open_cpu().open(graph):
+        pass
+
+
+@pytest.mark.parametrize("layer", [CONVOLUTIONS[1], CONVOLUTIONS[5], *LINEARS], ids=repr)
+def test_autocast_times_the_casts_of_float32_weights(layer: Layer) -> None:
+    forward = prepared(layer, Phase.FORWARD, Execution("bf16", autocast=True))
+    (result,) = results(forward)
+    assert forward.params[0].dtype == torch.float32
+    assert forward.inputs[0].dtype == result.dtype == torch.bfloat16
+    weight_gradients = results(prepared(layer, Phase.BACKWARD_WEIGHT, Execution("bf16", autocast=True)))
+    assert {gradient.dtype for gradient in weight_gradients} == {torch.float32}
+    (of_input,) = results(prepared(layer, Phase.BACKWARD_DATA, Execution("bf16", autocast=True)))
+    assert of_input.dtype == torch.bfloat16
+
+
+def test_a_warm_case_runs_on_one_set_of_inputs() -> None:
+    call = LayerCall(Elementwise("relu", (64,)), Phase.FORWARD, 2)
+    for execution, sets in ((Execution(), 16), (Execution(warm=True), 1)):
+        with open_cpu().open(Case(call, execution)) as kernel:
+            kernel.sample(32)
+            # Outputs are kept, one for each set of inputs.
+            assert isinstance(kernel, CpuKernel)
+            assert len(kernel.rotation.keep) == sets

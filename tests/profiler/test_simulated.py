@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from oracle.errors import OutOfMemory
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import Linear, Norm
@@ -14,7 +15,9 @@ from profiler.backends.base import open_backend
 from profiler.backends.simulated import Disturbance, SimulatedDevice, true_constants, true_seconds
 from profiler.case import Case
 from profiler.measurement import Measurement
-from profiler.run import RunSettings, measure
+from profiler.run import Planned, RunSettings, measure
+from profiler.stopping import StoppingRule, flags, median_halfwidth
+from profiler.visit import Visit, sample_until
 
 CASE = Case(LayerCall(Linear(64, 32), Phase.FORWARD, 8), Execution())
 
@@ -73,7 +76,46 @@ def test_drift_moves_all_samples_by_the_same_sine() -> None:
 
 def test_the_measuring_loop_takes_it_for_a_device() -> None:
     recorded: list[Measurement] = []
-    measure([CASE], open_backend("simulated", 3), recorded.append, RunSettings("run", budget_s=5.0))
+    measure([Planned(CASE)], open_backend("simulated", 3), recorded.append, RunSettings("run", budget_s=5.0))
     assert {measurement.device for measurement in recorded} == {"simulated device"}
     truth = true_seconds(Linear(64, 32), Phase.FORWARD, 8, Execution())
     assert recorded[0].median_s == pytest.approx(truth, rel=0.1)
+
+
+def test_four_times_the_samples_halve_the_interval_of_the_device() -> None:
+    # As on made-up streams: means of 30 intervals, their ratio within four sigma.
+    device = SimulatedDevice(3, Disturbance(noise_sd=0.05))
+    few, many = [sum(median_halfwidth(samples(device, count)) for _ in range(30)) for count in (100, 400)]
+    assert few / many == pytest.approx(2.0, rel=0.28)
+
+
+DISTURBANCES = {
+    "drifting": Disturbance(noise_sd=0.005, drift=0.1, period_samples=240),
+    "bimodal": Disturbance(noise_sd=0.005, mode_share=0.4),
+    "throttled": Disturbance(noise_sd=0.005, throttled_from=45),
+    "spiky": Disturbance(noise_sd=0.005, outlier_share=0.08),
+}
+
+
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_a_disturbed_device_is_called_what_it_is(name: str) -> None:
+    found = flags(samples(SimulatedDevice(2, DISTURBANCES[name]), 60))
+    assert [flag for flag in found if flag != "noisy"] == [name]
+
+
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_a_visit_of_a_disturbed_device_converges_or_says_why_not(name: str) -> None:
+    with SimulatedDevice(2, DISTURBANCES[name]).open(CASE) as kernel:
+        found = sample_until(kernel, StoppingRule(max_s=10.0))
+    assert isinstance(found, Visit)
+    taken = [sample.device_s for sample in found.samples]
+    converged = median_halfwidth(taken) <= StoppingRule().target
+    assert converged is (found.stopped == "converged")
+    assert converged or name in flags(taken)
+
+
+def test_a_case_that_exceeds_the_memory_is_refused() -> None:
+    # 8 samples of 64 + 32 items and 64 * 32 + 32 parameters of 4 bytes: 11,392 bytes.
+    with pytest.raises(OutOfMemory, match=r"takes 11\.1 KiB; simulated device has 10 KiB"):
+        samples(SimulatedDevice(memory_bytes=10 * 1024), 1)
+    assert samples(SimulatedDevice(memory_bytes=12 * 1024), 1)

@@ -10,11 +10,13 @@ from oracle.errors import BadInput, OutOfMemory, OutOfRange  # noqa: E402
 from oracle.execution import OPTIMIZERS, Execution  # noqa: E402
 from oracle.layers import Attention, Elementwise, Embedding, Linear, Loss, Norm  # noqa: E402
 from oracle.model import INPUT, GraphBuilder, ModelGraph  # noqa: E402
+from oracle.operations import Matmul, Other  # noqa: E402
 from oracle.windows import Conv, Pool  # noqa: E402
 from profiler.backends.base import open_backend  # noqa: E402
 from profiler.backends.cpu import Cpu  # noqa: E402
 from profiler.backends.torch_device import sets_of_inputs  # noqa: E402
 from profiler.steps.serial import StepSettings, TrainingStep, step_bytes, time_steps  # noqa: E402
+from profiler.steps.subject import of_graph  # noqa: E402
 from profiler.stopping import StoppingRule  # noqa: E402
 from profiler.torch_model import GraphModule, random_batch  # noqa: E402
 
@@ -32,6 +34,17 @@ def plain() -> ModelGraph:
     build.add("drop", Elementwise("dropout", build.shape()))
     build.add("classes", Linear(8 * 4 * 4, 5))
     build.add("loss", Loss("cross_entropy", (5,)))
+    return build.graph()
+
+
+def odd() -> ModelGraph:
+    """What only traced models have: a product of activations, and operations without a kind."""
+    build = GraphBuilder("odd", (4, 6))
+    build.add("q", Linear(6, 6, rows=4))
+    build.add("k", Linear(6, 6, rows=4), INPUT)
+    build.add("scores", Matmul(1, 4, 6, 4), "q", "k")
+    build.add("scaled", Other("div+pow", (16, 24), (3, 7), moved=80, backward_moved=80, weights=(5,)), "scores", "q")
+    build.add("loss", Loss("mse", (3, 7)))
     return build.graph()
 
 
@@ -89,8 +102,12 @@ def sequence() -> ModelGraph:
     return build.graph()
 
 
-GRAPHS = [plain, residual, volume, tokens, sequence]
+GRAPHS = [plain, residual, volume, tokens, sequence, odd]
 every_graph = pytest.mark.parametrize("graph", [make() for make in GRAPHS], ids=lambda graph: graph.name)
+
+
+def step_of(graph: ModelGraph, execution: Execution) -> TrainingStep:
+    return TrainingStep(of_graph(graph, SAMPLES)(execution, CPU), execution, Cpu())
 
 
 @every_graph
@@ -118,7 +135,7 @@ def test_every_node_gives_the_shape_that_its_layer_says(graph: ModelGraph) -> No
 def test_a_step_moves_every_parameter_and_steps_lower_the_loss(graph: ModelGraph, memory_format: str) -> None:
     torch.manual_seed(0)
     device = Cpu()
-    step = TrainingStep(graph, SAMPLES, Execution(memory_format=memory_format), device)
+    step = step_of(graph, Execution(memory_format=memory_format))
     for group in step.optimizer.param_groups:
         group["lr"] = 0.002
     before = [param.detach().clone() for param in step.module.parameters()]
@@ -155,8 +172,8 @@ def test_the_sample_is_never_overwritten() -> None:
 
 
 def test_channels_last_reaches_weights_and_sample() -> None:
-    step = TrainingStep(plain(), SAMPLES, Execution(memory_format="channels_last"), Cpu())
-    assert step.sample.is_contiguous(memory_format=torch.channels_last)
+    step = step_of(plain(), Execution(memory_format="channels_last"))
+    assert step.subject.inputs[0].is_contiguous(memory_format=torch.channels_last)
     weight = next(step.module.parameters())
     assert weight.is_contiguous(memory_format=torch.channels_last)
 
@@ -181,7 +198,7 @@ def test_steps_are_timed_by_phase_with_raw_samples(optimizer: str) -> None:
 
 
 def test_mixed_precision_steps_keep_float32_weights() -> None:
-    step = TrainingStep(plain(), SAMPLES, Execution("bf16"), Cpu())
+    step = step_of(plain(), Execution("bf16"))
     step.run(Cpu().stopwatch())
     assert {param.dtype for param in step.module.parameters()} == {torch.float32}
 
