@@ -122,8 +122,7 @@ class Session:
     backend: Backend
     points: Sequence[Point]
     request: MeasureRequest
-    anchors: list[Measurement] = field(default_factory=list)
-    run_id: str | None = None
+    run_id: str = ""
 
     def __post_init__(self) -> None:
         self._cases = choose_anchors(self.backend, self.request.execution)
@@ -132,7 +131,7 @@ class Session:
         """One share of the microbenchmarks, then every point once."""
         say(f"round {number + 1}: microbenchmarks for {budget_s:.0f} s")
         asked = MeasureRequest(
-            device=self.request.device, budget_s=budget_s, questions=self.request.questions, run_id=self.run_id
+            device=self.request.device, budget_s=budget_s, questions=self.request.questions, run_id=self.run_id or None
         )
         self.run_id = measure_device(self.store, asked).run.run_id
         for point in self.points:
@@ -142,11 +141,11 @@ class Session:
         self._visit_anchors()
 
     def _visit_anchors(self) -> None:
-        self.anchors += visit_anchors(self._cases, self.backend, self.run_id or "steps")
+        self.store.add_measurements(visit_anchors(self._cases, self.backend, self.run_id))
 
     def measurements(self) -> list[Measurement]:
-        """Microbenchmarks and all anchors."""
-        return [*self.store.measurements(self.run_id or ""), *self.anchors]
+        """Microbenchmarks and anchors."""
+        return list(self.store.measurements(self.run_id))
 
 
 def say(text: str) -> None:
@@ -190,7 +189,7 @@ def profiled(session: Session, base: Calibration, nets: Sequence[str]) -> dict[s
     from service.profiling import profile
     from service.requests import ProfileRequest
 
-    session.store.add_calibration(base, [session.run_id or ""])
+    session.store.add_calibration(base, [session.run_id])
     found = {}
     for number, net in enumerate(nets):
         say(f"profiling {net} at {NETS[net][0]}")

@@ -23,7 +23,7 @@ LARGEST_LOG_RESIDUAL = 1.5
 """Residuals are clipped there (a factor of 4.5) for the process: one kernel must not set the variance of a family."""
 
 _MOST_FITTED = 300
-_MOST_KEPT = 400
+_MOST_KEPT = 350
 """Kernels that a process remembers: it takes their square in time to read back, and 100 kB to store."""
 
 _LEAST_SCALE = 0.15

@@ -114,5 +114,7 @@ def chosen(job: Job, names: Collection[str], possible: Callable[[Layer], bool], 
         if name not in layers:
             raise BadInput(f"{job.model.name} has no layer '{name}' to split")
         if not possible(layers[name]):
-            raise BadInput(f"layer '{name}' of {job.model.name} has no {what} to split: it is a {layers[name].kind}")
+            raise BadInput(
+                f"layer '{name}' of {job.model.name} has no {what} to split: its kind is {layers[name].kind}"
+            )
     return frozenset(names)

@@ -89,9 +89,9 @@ class Hybrid:
     def _most(self, job: Job) -> tuple[int, str]:
         """The most devices: over every size of a group's share of the batch, as many groups as have one."""
         outer = self.outer.limit(job)
-        replicas, best, why = outer.max_devices, 0, outer.reason
+        replicas, best = outer.max_devices, 0
         cap = _node_devices(job)
-        largest = self._largest_group(job, 1, cap)[0]
+        largest, why = self._largest_group(job, 1, cap)
         while replicas >= 1 and best < replicas * largest:
             group, reason = self._largest_group(job, replicas, cap)
             if group * replicas > best:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from oracle.errors import BadInput
+from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.measurement import Environment, Measurement
 
 MAX_LINE_BYTES = 1 << 24
@@ -116,7 +117,7 @@ def measurement_values(measurement: Measurement) -> dict[str, Any]:
 
 def _measurement(values: Mapping[str, Any], environment: Environment) -> Measurement:
     case, seconds = dict(values["case"]), values["device_s"]
-    if values["micro"] != "collective" or int(values["inner"]) < 1:
+    if values["micro"] not in ("collective", OVERLAP) or int(values["inner"]) < 1:
         raise ValueError("no measurement of a collective")
     if int(case["rank"]) < 0 or int(case["ranks"]) < 2 or int(case["bytes"]) < 1:
         raise ValueError("a rank, a number of ranks or bytes that no collective has")

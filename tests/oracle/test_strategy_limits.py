@@ -111,7 +111,7 @@ def test_layers_that_are_not_there_are_named(how: Strategy) -> None:
 
 
 def test_layers_that_cannot_be_split_are_named() -> None:
-    with pytest.raises(BadInput, match="layer 'pool' of net has no filters to split: it is a pool"):
+    with pytest.raises(BadInput, match="layer 'pool' of net has no filters to split: its kind is pool"):
         run(Filter(split=("pool",)), net(), 8, 2)
     with pytest.raises(BadInput, match="leave a stage without layers"):
         run(Pipeline(cuts=("bn", "bn")), net(), 8, 3)

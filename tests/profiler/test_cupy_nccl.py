@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from oracle.errors import BadInput, MissingDependency, NoDevice
-from profiler.collectives.cupy_nccl import Node, cupy_cases, measure_cupy, measure_node, open_node, verify
+from profiler.collectives.cupy_nccl import cupy_cases, measure_cupy, measure_node, verify
+from profiler.collectives.cupy_node import Node, open_node
 from profiler.collectives.settings import PLACES, CollectiveCase, CollectiveSettings
 from profiler.measurement import Environment, Measurement
 from profiler.stopping import StoppingRule

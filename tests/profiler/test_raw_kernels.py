@@ -41,7 +41,7 @@ def machine_code(tmp_path: Path) -> Callable[[Compiled, str], Counter[str]]:
     package = find_spec("nvidia")
     assert package is not None
     roots = package.submodule_search_locations or ()
-    (disassembler,) = [path for root in roots for path in Path(root).glob("*/bin/nvdisasm")]
+    disassembler = next(path for root in roots for path in Path(root).glob("*/bin/nvdisasm"))
 
     def disassemble(compiled: Compiled, function: str) -> Counter[str]:
         file = tmp_path / "kernel.cubin"

@@ -183,7 +183,7 @@ def test_a_picture_is_drawn_or_its_library_named(
         (("explain", *ON_FOUR, "--strategy", "serial"), "serial training can use 1 device"),
         (("explain", *ON_FOUR, "--strategy", "data,bucket=1MiB"), "did you mean 'buckets'?"),
         (("explain", *ON_FOUR, "--strategy", "filter,split=pool9"), "no layer 'pool9' to split"),
-        (("explain", *ON_FOUR, "--strategy", "filter,split=pool1"), "has no filters to split: it is a pool"),
+        (("explain", *ON_FOUR, "--strategy", "filter,split=pool1"), "has no filters to split: its kind is pool"),
         (("explain", *ON_FOUR, "--strategy", "data+filter,group=3"), "no multiple of its group of 3"),
         (("explain", *ON_FOUR, "--strategy", "pipeline,segments=64"), "cannot be cut into 64 segments"),
         (("explain", *ON_FOUR, "--strategy", "spatial,grid=2x1"), "a grid of 2x1 has no more"),

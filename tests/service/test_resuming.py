@@ -33,7 +33,7 @@ from service.requests import CalibrateRequest, MeasureRequest, Questions, silent
 from service.session import Round, in_fresh_process
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 KILLS = 10
 
 TELLING = """
@@ -102,10 +102,12 @@ def test_ten_kills_lose_nothing_double_nothing_and_leave_nothing_half_written(tm
     model = f"{tiny_model(tmp_path)}:4"
     calibrate_it = ["calibrate", "--device", "simulated", "--for", model, "--name", "killed", "--resume"]
     calibrate_it += ["--budget", "10min", "--db", str(db)]
-    draw = random.Random(20)
+    draw = random.Random(53)  # three of its ten kills fall into the start
     killed = 0
     for _ in range(KILLS):
-        wanted, then_s = len(told.lines()) + draw.randrange(15), draw.random() * draw.choice([0.02, 1.0])
+        more = draw.randrange(15)
+        # Without a visit to wait for, at any moment of the start; else soon, so that no machine is done before.
+        wanted, then_s = len(told.lines()) + more, draw.random() * (0.02 if more else 1.0)
         killed += kill_when(start(calibrate_it, told), lambda wanted=wanted: len(told.lines()) >= wanted, then_s)  # type: ignore[misc]
     killed += kill_when(start(calibrate_it, told), lambda: "storing" in told.lines())
     assert killed >= KILLS  # the last kill may have come too late, after the calibration was stored

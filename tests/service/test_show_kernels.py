@@ -82,7 +82,7 @@ def test_kernels_are_drawn(stepgauge: Stepgauge, store: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--for", "resnet50:8"), "--for and --plot belong to --kernels"),
+        (("--for", "resnet50:8"), "--for belongs to --kernels"),
         (("--kernels", "--for", "resnet50"), "such as resnet50:8"),
         (("--kernels", "--for", "resnet51:8"), "did you mean 'resnet50'?"),
         (("--kernels", "--for", "cosmoflow:1"), "has no"),
