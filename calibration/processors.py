@@ -72,7 +72,7 @@ def processor_of(device: str, identity: Mapping[str, str]) -> Processor:
         identity: of the environment of its measurements.
 
     >>> processor_of("NVIDIA A100-SXM4-80GB", {})
-    Processor(units=108, cache_bytes=41943040.0)
+    Processor(units=108, cache_bytes=41943040)
     >>> processor_of("some CPU", {"threads": "8"}).units
     8
     """
