@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -130,11 +130,3 @@ def print_plan(plan: MeasurementPlan) -> None:
     for script in plan.scripts:
         _say(out, f"wrote {script}")
     print_notes(out, plan.notes)
-
-
-PRINTERS: dict[str, Callable[[Any], None]] = {
-    "collectives": print_measured,
-    "collect": print_collected,
-    "plan-measurement": print_plan,
-}
-"""The printer of each command's result."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -67,6 +68,31 @@ def _line_now_and_then(every_s: float = 30.0) -> Progress:
     return advance
 
 
+PRINTERS: dict[str, str] = {
+    "doctor": "printing:print_report",
+    "calibrate": "printing:print_calibrated",
+    "measure": "printing:print_measured",
+    "list": "printing:print_catalogue",
+    "show": "printing:print_shown",
+    "predict": "printing:print_predicted",
+    "validate": "printing:print_validated",
+    "compare": "printing:print_compared",
+    "advise": "advice_tables:print_advice",
+    "scale": "advice_tables:print_scaled",
+    "explain": "advice_tables:print_explained",
+    "ceilings": "ceiling_tables:print_ceilings",
+    "trace": "model_tables:print_traced",
+    "profile": "model_tables:print_profiled",
+    "import": "network_tables:print_imported",
+    "fit": "network_tables:print_fitted",
+    "price": "network_tables:print_priced",
+    "collectives": "collective_tables:print_measured",
+    "collect": "collective_tables:print_collected",
+    "plan-measurement": "collective_tables:print_plan",
+}
+"""Command -> module of this package and function that print its result; a command loads its own alone."""
+
+
 def show(command: str, result: Any, json: bool) -> None:
     """Print a result as JSON, or with the command's printer."""
     if json:
@@ -74,6 +100,5 @@ def show(command: str, result: Any, json: bool) -> None:
 
         typer.echo(dumps({"format": f"stepgauge-{command}-1", **result.to_dict()}, indent=2))
         return
-    from service.printing import PRINTERS
-
-    PRINTERS[command](result)
+    module, _, function = PRINTERS[command].partition(":")
+    getattr(import_module(f"service.{module}"), function)(result)

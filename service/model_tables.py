@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -96,7 +95,3 @@ def _print_profile(console: Console, result: ProfileResult, found: Profile) -> N
         highlight=False,
         soft_wrap=True,
     )
-
-
-PRINTERS: dict[str, Callable[[Any], None]] = {"trace": print_traced, "profile": print_profiled}
-"""The printer of each command's result."""

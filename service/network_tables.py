@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -247,6 +246,3 @@ def print_priced(result: PriceResult) -> None:
 
 
 _MOST_REASONS = 10
-
-PRINTERS: dict[str, Callable[[Any], None]] = {"import": print_imported, "fit": print_fitted, "price": print_priced}
-"""The printer of each command's result."""

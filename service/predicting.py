@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from calibration.link_pricing import LinkTimer as MeasuredLinks
 from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.autograd import OVERHEADS, Autograd
@@ -25,9 +24,11 @@ from oracle.strategies import strategy
 from oracle.strategies.choices import parse_strategy
 from profiler.installed import installed
 from service.models import find_model
-from service.network_pricing import NetworkChoice, flat_cluster, network_timer
 from service.requests import PredictRequest, Target
 from service.staleness import stale_notes
+
+if TYPE_CHECKING:  # a prediction without a measured network does not load what prices one
+    from calibration.link_pricing import LinkTimer as MeasuredLinks
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def _network(store: Store, target: Target) -> MeasuredLinks | None:
     """The curves of the network that a request names, or None."""
     if target.network is None:
         return None
+    from service.network_pricing import NetworkChoice, network_timer
+
     dtype = {"tf32": "fp32"}.get(target.execution.precision, target.execution.precision)
     return network_timer(store, NetworkChoice(target.network, target.environment, dtype))
 
@@ -146,6 +149,8 @@ def _named_cluster(target: Target, device: str, measured: MeasuredLinks | None) 
     if target.link is not None:
         return Cluster.of_link(device, parse_link(target.link), max(target.devices))
     if measured is not None:
+        from service.network_pricing import flat_cluster
+
         return flat_cluster(measured, device, max(target.devices))
     return Cluster("one device", device)
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_number, format_rate, format_seconds
-from service import collective_tables, model_tables, network_tables
-from service.advice_tables import print_advice, print_explained, print_scaled
-from service.ceiling_tables import print_ceilings
-from service.kernel_tables import print_kernels
 from service.tables import interval as _interval
 from service.tables import print_notes as _notes
 from service.tables import show_table as _show
@@ -100,9 +96,13 @@ def print_shown(shown: ShownCalibration | ShownNetwork | ShownKernels) -> None:
     from service.kernel_view import ShownKernels
 
     if isinstance(shown, ShownKernels):
+        from service.kernel_tables import print_kernels
+
         print_kernels(shown)
     elif isinstance(shown, ShownNetwork):
-        network_tables.print_network(shown)
+        from service.network_tables import print_network
+
+        print_network(shown)
     else:
         print_calibration(shown)
 
@@ -254,7 +254,9 @@ def print_compared(result: CompareResult | NetworkComparison) -> None:
     from service.network_comparing import NetworkComparison
 
     if isinstance(result, NetworkComparison):
-        network_tables.print_networks(result)
+        from service.network_tables import print_networks
+
+        print_networks(result)
         return
     console = Console()
     first, second = escape(result.first.name), escape(result.second.name)
@@ -289,23 +291,3 @@ def print_compared(result: CompareResult | NetworkComparison) -> None:
         if only:
             console.print(f"only in {name}: {', '.join(only)}", highlight=False, soft_wrap=True)
     _notes(console, result.notes)
-
-
-PRINTERS: dict[str, Callable[[Any], None]] = {
-    "doctor": print_report,
-    "calibrate": print_calibrated,
-    "measure": print_measured,
-    "list": print_catalogue,
-    "show": print_shown,
-    "predict": print_predicted,
-    "validate": print_validated,
-    "compare": print_compared,
-    "advise": print_advice,
-    "scale": print_scaled,
-    "explain": print_explained,
-    "ceilings": print_ceilings,
-    **network_tables.PRINTERS,
-    **model_tables.PRINTERS,
-    **collective_tables.PRINTERS,
-}
-"""The printer of each command's result."""
