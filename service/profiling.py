@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from calibration.drift import steadied, tie
 from calibration.insitu import ProfiledStep, with_profiles
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.layer import Phase
-from profiler.anchors import anchor_cases, visit_anchors
-from profiler.backends.base import open_backend
+from profiler.backends.base import Backend, open_backend
 from profiler.insitu.profile import Profile, measurements_of
 from profiler.insitu.profile import profile as profile_layers
 from profiler.measurement import Measurement
@@ -92,9 +90,6 @@ class ProfileResult:
 def profile(store: Store, request: ProfileRequest, progress: Progress = silent) -> ProfileResult:
     """Time the layers of each model in situ and store them; with a name, make a calibration that uses them.
 
-    The anchors of the base calibration are measured before and after each model: where the machine is slower or faster
-    by now than it was then, the profile is brought to the base's time.
-
     Raises:
         BadInput: the name is taken, the calibration is of another device, or the steps of a model differ.
         NotCalibrated: a name is given and there is no calibration.
@@ -109,18 +104,14 @@ def profile(store: Store, request: ProfileRequest, progress: Progress = silent) 
     run_id = store.begin_run("profile", backend.device, backend.environment())
     rule = StoppingRule(min_samples=5, max_samples=MOST_STEPS, max_s=request.budget_s)
     status, profiles, steps = "interrupted", [], []
-    then = [] if base is None else _base_measurements(store, base)
-    anchors = anchor_cases(then, request.execution)
     try:
         for index, question in enumerate(questions):
             progress(index, len(questions), f"{question.graph.name}, {question.samples} samples a step")
-            now = visit_anchors(anchors, backend, run_id)
             found = profile_layers(question, request.execution, backend, StepSettings(run_id, rule))
-            now += visit_anchors(anchors, backend, run_id)
-            measurements = tuple(measurements_of(found, run_id, backend.device, backend.environment(), rule))
-            store.add_measurements([*now, *measurements])
+            measurements = _measurements(found, run_id, backend, rule)
+            store.add_measurements(measurements)
             profiles.append(found)
-            steps.append(_tied(_step(found, measurements), tie(then, now).factor if now else 1.0))
+            steps.append(_step(found, measurements))
         status = "finished"
     finally:
         store.finish_run(run_id, status)
@@ -133,24 +124,9 @@ def profile(store: Store, request: ProfileRequest, progress: Progress = silent) 
     return ProfileResult(tuple(profiles), calibration, run_id, store.location)
 
 
-def _base_measurements(store: Store, base: Calibration) -> list[Measurement]:
-    """What a calibration was fitted from, with the machine's slow moves divided out; none where it was loaded."""
-    found = []
-    for run_id in store.calibration_runs(base.name):
-        found += steadied(store.measurements(run_id))[0]
-    return found
+def _measurements(found: Profile, run_id: str, backend: Backend, rule: StoppingRule) -> tuple[Measurement, ...]:
+    return tuple(measurements_of(found, run_id, backend.device, backend.environment(), rule))
 
 
 def _step(found: Profile, measurements: tuple[Measurement, ...]) -> ProfiledStep:
     return ProfiledStep(found.graph, found.samples, found.execution, measurements, found.parts_s)
-
-
-def _tied(step: ProfiledStep, factor: float) -> ProfiledStep:
-    """A step as it would have been at another moment, when everything took `factor` times less."""
-    return replace(
-        step,
-        measurements=tuple(
-            replace(item, device_s=tuple(sample / factor for sample in item.device_s)) for item in step.measurements
-        ),
-        parts_s={part: seconds / factor for part, seconds in step.parts_s.items()},
-    )
