@@ -11,10 +11,11 @@ from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.layer import Phase
-from profiler.backends.base import Backend, open_backend
+from profiler.backends.base import open_backend
 from profiler.insitu.profile import Profile, measurements_of
 from profiler.insitu.profile import profile as profile_layers
 from profiler.measurement import Measurement
+from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings
 from profiler.stopping import StoppingRule
 from service.models import find_question
@@ -107,8 +108,10 @@ def profile(store: Store, request: ProfileRequest, progress: Progress = silent) 
     try:
         for index, question in enumerate(questions):
             progress(index, len(questions), f"{question.graph.name}, {question.samples} samples a step")
-            found = profile_layers(question, request.execution, backend, StepSettings(run_id, rule))
-            measurements = _measurements(found, run_id, backend, rule)
+            with sampling(backend) as sampler, sampler.window() as window:
+                found = profile_layers(question, request.execution, backend, StepSettings(run_id, rule))
+            taken = measurements_of(found, run_id, backend.device, backend.environment(), rule)
+            measurements = tuple(map(window.summary.added_to, taken))
             store.add_measurements(measurements)
             profiles.append(found)
             steps.append(_step(found, measurements))
@@ -122,10 +125,6 @@ def profile(store: Store, request: ProfileRequest, progress: Progress = silent) 
         calibration = with_profiles(base, steps, request.name, created_at)
         store.add_calibration(calibration, [*store.calibration_runs(base.name), run_id])
     return ProfileResult(tuple(profiles), calibration, run_id, store.location)
-
-
-def _measurements(found: Profile, run_id: str, backend: Backend, rule: StoppingRule) -> tuple[Measurement, ...]:
-    return tuple(measurements_of(found, run_id, backend.device, backend.environment(), rule))
 
 
 def _step(found: Profile, measurements: tuple[Measurement, ...]) -> ProfiledStep:
