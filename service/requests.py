@@ -230,10 +230,14 @@ class ValidateRequest:
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise BadInput("name at least one model with its batch, such as resnet50:8")
-        if not self.budget_s > 0:
-            raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        _checked_steps(self.models, self.budget_s)
+
+
+def _checked_steps(models: tuple[object, ...], budget_s: float) -> None:
+    if not models:
+        raise BadInput("name at least one model with its batch, such as resnet50:8")
+    if not budget_s > 0:
+        raise OutOfRange(f"a budget is a positive time, not {budget_s} s")
 
 
 @dataclass(frozen=True)
@@ -256,10 +260,7 @@ class ProfileRequest:
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise BadInput("name at least one model with its batch, such as resnet50:8")
-        if not self.budget_s > 0:
-            raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        _checked_steps(self.models, self.budget_s)
         if self.name is not None:
             checked_text("name", self.name)
         elif self.calibration is not None:
