@@ -4,7 +4,7 @@ Two kinds. The unique calls of the steps that the user asks about are measured t
 convolutions of ResNet-50, repeats of a shape differ by half a percent, and no fit predicts a shape as well as its own
 measurement. Under a strategy a step's calls are those of its plan, shards included. And a generic grid per family
 (`calibration.grid`) separates launches, arithmetic and traffic, so that other models, other batch sizes and shards can
-be priced from constants.
+be priced from constants. A few calls with large results show what fresh pages cost (`calibration.fresh_pages`).
 
 The order is that of usefulness, so that a measurement which runs out of its budget has the best of both: first the
 extremes of every family, which cost little and without which a family cannot be priced at all; then the steps' calls by
@@ -24,7 +24,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from calibration.features import canonical, family, features
-from calibration.grid import HEAD, generic_calls
+from calibration.grid import HEAD, generic_calls, large_calls
 from calibration.medoids import choose_medoids
 from oracle.execution import Execution
 from oracle.model import ModelGraph
@@ -98,17 +98,15 @@ def planned_cases(
     fitting = [_fitting_step(step, execution) for step in steps]
     asked = _ranked(fitting, execution)
     wanted = {(family(call.layer, call.phase), call.phase) for call in asked}
-    grid = [
-        calls[:HEAD] if quick else calls
-        for key, calls in generic_calls().items()
-        if not (quick and steps) or key in wanted
-    ]
+    whole = {key: calls for key, calls in generic_calls().items() if not (quick and steps) or key in wanted}
+    grid = [calls[:HEAD] if quick else calls for calls in whole.values()]
+    large = _fitting([call for key, call in large_calls().items() if key in whole], execution)
     extremes = _fitting(_in_turn([calls[:EXTREMES] for calls in grid]), execution)
     others = _fitting(_in_turn([calls[EXTREMES:] for calls in grid]), execution)
     then = [*asked, *others] if asked_first else _in_turn([asked, others])
     weights = _weights(fitting, execution)
     mean_weight = sum(1 / _step_s(step, execution) for step in fitting) / len(fitting) if fitting else 1.0
-    ordered = dict.fromkeys([*extremes, *then])
+    ordered = dict.fromkeys([*extremes, *large, *then])
     return [Planned(Case(call, execution), weights.get(call, mean_weight)) for call in ordered]
 
 

@@ -90,6 +90,11 @@ def processor_of(device: str, identity: Mapping[str, str]) -> Processor:
     return Processor(found[0], found[1] * _MIB)
 
 
+def is_cpu(identity: Mapping[str, str]) -> bool:
+    """Whether an environment is that of kernels on a CPU; one that does not say it is not."""
+    return "threads" in identity and "multiprocessors" not in identity
+
+
 def _number(identity: Mapping[str, str], key: str) -> int:
     text = identity.get(key, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
