@@ -81,7 +81,12 @@ def default_cases(models: Sequence[tuple[ModelGraph, int]], execution: Execution
 
 
 def planned_cases(
-    steps: Sequence[Step], execution: Execution, *, quick: bool, asked_first: bool = False
+    steps: Sequence[Step],
+    execution: Execution,
+    *,
+    quick: bool,
+    asked_first: bool = False,
+    canaries: Sequence[Step] = (),
 ) -> list[Planned]:
     """The cases to measure for a calibration with their weights, the most useful first, each once.
 
@@ -90,14 +95,17 @@ def planned_cases(
         execution: how they are trained.
         quick: only the families of these steps and the heads of their grids; else every family, in full.
         asked_first: the steps' own calls come before the rest of the grid, and not in turn with it.
+        canaries: steps whose calls are measured as those of `steps` are, but whose families have no part in the grid
+            of a quick design.
 
     Returns:
         Cases that need at most LARGEST_CASE_BYTES each: a step's call that is larger is measured with fewer samples,
         and dropped where one sample is too large.
     """
     fitting = [_fitting_step(step, execution) for step in steps]
+    wanted = {(family(call.layer, call.phase), call.phase) for step in fitting for call in step}
+    fitting += [_fitting_step(step, execution) for step in canaries]
     asked = _ranked(fitting, execution)
-    wanted = {(family(call.layer, call.phase), call.phase) for call in asked}
     whole = {key: calls for key, calls in generic_calls().items() if not (quick and steps) or key in wanted}
     grid = [calls[:HEAD] if quick else calls for calls in whole.values()]
     large = _fitting([call for key, call in large_calls().items() if key in whole], execution)

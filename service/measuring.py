@@ -233,12 +233,12 @@ def working_on(
 def _begin(store: Store, request: MeasureRequest, backend: Backend) -> Agenda:
     budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
     canaries = choose_canaries(backend, request.execution) if budget_s >= CANARIES_FROM_S else ()
-    steps = [model_calls(canary.graph, canary.samples) for canary in canaries]
     cases = planned_cases(
-        [*asked_steps(request.questions, request.execution), *steps],
+        asked_steps(request.questions, request.execution),
         request.execution,
         quick=request.quick or request.questions is not None,
         asked_first=request.questions is not None,
+        canaries=[model_calls(canary.graph, canary.samples) for canary in canaries],
     )
     design = Design(cases, choose_anchors(backend, request.execution), canaries, budget_s)
     environment = backend.environment()

@@ -221,3 +221,11 @@ def test_medoids_stand_for_the_small_calls_of_a_step() -> None:
     assert widths[0] == 16
     assert widths[-1] == 320
     assert max(b - a for a, b in pairwise(widths)) <= 160
+
+
+def test_calls_of_canaries_are_measured_without_a_grid_of_their_own() -> None:
+    step = model_calls(SMALL, 8)
+    gelu = {LayerCall(Elementwise("gelu", (64, 8, 8)), Phase.FORWARD, 4): 1}
+    plain = {item.case.call for item in planned_cases([step], Execution(), quick=True)}
+    beside = {item.case.call for item in planned_cases([step], Execution(), quick=True, canaries=[gelu])}
+    assert beside - plain == set(gelu)
