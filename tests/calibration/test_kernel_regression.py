@@ -219,7 +219,10 @@ def test_a_prior_from_a_sibling_helps_a_device_with_few_kernels() -> None:
     errors = [mean_error(np.log(model.predict(test).median_s), truth) for model in (alone, helped)]
     assert errors[1] < 0.9 * errors[0]
     arrays = helped.to_arrays(test.take(slice(5)))
-    assert len(KernelModel.from_arrays(arrays).branches) == 2
+    again = KernelModel.from_arrays(arrays)
+    assert len(again.branches) == 2
+    assert [name for name in arrays if name.endswith("process.inputs")] == ["branch0.process.inputs"]
+    assert np.array_equal(again.predict(test).median_s, helped.predict(test).median_s)
     assert sum(array.nbytes for array in arrays.values()) <= 200_000
 
 
