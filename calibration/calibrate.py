@@ -26,6 +26,9 @@ from profiler.measurement import Measurement
 USELESS_ERROR = 1.0
 """Held-out error from which the constants of a family say nothing of other shapes."""
 
+FEW_SHAPES = 5
+"""Shapes of a family below which nothing can be left out to test its fit in folds."""
+
 CONTRADICTION = 2.0
 """Visits of one case that differ by more than this factor are said to contradict one another."""
 
@@ -101,7 +104,7 @@ def fit(
         common_sd=drift_sd(found),
     )
     steps = step_fits(kernels, steady)
-    notes = (*_unfitted(reports), *said, *noted, *_thin(found))
+    notes = (*_unfitted(reports), *_little(groups), *said, *noted, *_thin(found))
     common_sd = kernels.common_sd if steps else math.hypot(kernels.common_sd, STEP_SD)
     calibration = replace(kernels, fits=(*kernels.fits, *steps), common_sd=common_sd, notes=notes)
     return calibration, Report(len(measurements), reports, notes)
@@ -182,6 +185,20 @@ def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
             f"the constants of {', '.join(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
             "measure again on a quiet machine before you rely on other shapes than the measured ones"
         )
+
+
+def _little(groups: Sequence[tuple[Key, Sequence[MeasuredShape]]]) -> Iterable[str]:
+    """Families of which too little was measured to say anything of other shapes."""
+    few = [f"{key[0]}.{key[1]} ({len(members)})" for key, members in groups if len(members) < FEW_SHAPES]
+    if few:
+        yield f"fewer than {FEW_SHAPES} shapes of {', '.join(few)}: prices of other shapes rest on very little"
+    flat = [
+        f"{key[0]}.{key[1]} ({len(members)})"
+        for key, members in groups
+        if len(members) >= FEW_SHAPES and len({shape.seconds for shape in members}) == 1
+    ]
+    if flat:
+        yield f"all shapes of {', '.join(flat)} took the very same time: nothing but a launch is known"
 
 
 def _contradicting(found: Visits) -> Iterable[str]:
