@@ -15,7 +15,7 @@ from calibration.kernels import Dropped
 from calibration.processors import is_cpu, processor_of
 from calibration.quantities import Processor
 from calibration.repeats import LEAST_CASES, Visits, disturbed_notes, drift_sd, measured_shape, visits
-from calibration.sources import prior_for
+from calibration.sources import lenders, prior_for
 from calibration.step_factor import STEP_SD, is_canary, step_fits
 from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import BadInput
@@ -85,7 +85,7 @@ def fit(
     environment = measurements[0].environment
     processor = processor_of(measurements[0].device, environment.identity)
     groups = sorted(by_family([without_pages(shape, pages) for shape in shapes]).items())
-    others = [other for other in others if other.device != measurements[0].device]
+    others = lenders(measurements[0].device, environment.identity, others)
     fits = {key: _fit(members, processor, others) for key, members in groups}
     reports = tuple(_family_report(key, members, fits[key]) for key, members in groups)
     said = (f"{'.'.join(key[:2])}: {note}" for key, fitted in fits.items() for note in fitted.notes)
@@ -122,8 +122,15 @@ def _fit(shapes: Sequence[MeasuredShape], processor: Processor, others: Sequence
     fitted = fit_best(shapes, processor, prior)
     if not fitted.prior_share:
         return fitted
+    return replace(fitted, notes=(*fitted.notes, _lent(fitted, devices)))
+
+
+def _lent(fitted: FittedFamily, devices: Iterable[str]) -> str:
+    """Who lent a family a prior, and what it changed."""
     said = f"{fitted.prior_share:.0%} of its residual come from {', '.join(dict.fromkeys(devices))}"
-    return replace(fitted, notes=(*fitted.notes, said))
+    if fitted.fit is None or fitted.own_error is None:
+        return said
+    return f"{said} (error on layers left out {fitted.fit.held_out_error:.1%}, {fitted.own_error:.1%} without them)"
 
 
 def _one_device(measurements: Sequence[Measurement]) -> None:

@@ -28,6 +28,7 @@ from service.options import (
     Json,
     Largest,
     MemoryFormat,
+    NoPrior,
     Only,
     Optimizer,
     Precision,
@@ -44,6 +45,7 @@ from service.options import (
 def calibrate(
     device: Device = "cpu",
     name: Annotated[str | None, typer.Option(help="Name of the calibration. Default: the device and the date.")] = None,
+    no_prior: NoPrior = False,
     budget: Budget = None,
     quick: Quick = False,
     for_: For = None,
@@ -83,7 +85,7 @@ def calibrate(
     }
     lists = {"groups": groups, "dtypes": dtypes, "only": only, "spacing": spacing, "beside": beside}
     kernels = {"for": for_, "strategies": strategies, "batch": batch, "batch-per-device": batch_per_device, "run": run}
-    refuse_strangers(collectives, theirs | lists, kernels)
+    refuse_strangers(collectives, theirs | lists, kernels | {"no-prior": no_prior})
     if collectives:
         asked = collectives_request(
             budget, lists, device=device, quick=quick, seed=seed, resume=resume, name=name, **theirs
@@ -97,6 +99,7 @@ def calibrate(
     request = CalibrateRequest(
         device=device,
         name=name,
+        prior=not no_prior,
         budget_s=None if budget is None else parse_seconds(budget),
         quick=quick,
         seed=seed,

@@ -97,9 +97,11 @@ class CalibrateRequest(MeasureRequest):
 
     Args:
         name: of the calibration; None makes one from the device and the date.
+        prior: let stored calibrations of other devices inform kernel families with few shapes.
     """
 
     name: str | None = None
+    prior: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
