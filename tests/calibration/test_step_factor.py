@@ -61,12 +61,18 @@ def kernels(canaries: Iterable[Canary]) -> list[Measurement]:
     ]
 
 
+def kernels_s(canary: Canary, part: str) -> float:
+    tasks = [
+        task for task in tasks_of(canary.graph, canary.graph.nodes, canary.samples) if task.part in STEP_PARTS[part]
+    ]
+    return sum(task.count * kernel_s(canonical(task.call)) for task in tasks)
+
+
 def steps(canary: Canary, factors: dict[str, float]) -> list[Measurement]:
     """A canary's parts, each so many times the sum of its kernels."""
     found = []
-    for part, members in STEP_PARTS.items():
-        tasks = [task for task in tasks_of(canary.graph, canary.graph.nodes, canary.samples) if task.part in members]
-        seconds = factors[part] * sum(task.count * kernel_s(canonical(task.call)) for task in tasks)
+    for part in STEP_PARTS:
+        seconds = factors[part] * kernels_s(canary, part)
         key = Execution().update_key if part == "update" else Execution().kernel_key
         found.append(measured(CANARY, {"model": canary.model, "samples": canary.samples}, part, key, seconds))
     return found
@@ -95,7 +101,9 @@ def test_the_factor_is_the_geometric_mean_and_its_spread_that_between_networks()
     calibration = fitted(
         steps(CANARIES[0], dict.fromkeys(STEP_PARTS, 1.0)), steps(CANARIES[1], dict.fromkeys(STEP_PARTS, 1.44))
     )
-    assert factors(calibration)[Phase.FORWARD] == pytest.approx(1.2)
+    # The second network counts by the share that forward has in its step.
+    shares = [kernels_s(c, "forward") / sum(kernels_s(c, part) for part in STEP_PARTS) for c in CANARIES]
+    assert factors(calibration)[Phase.FORWARD] == pytest.approx(1.44 ** (shares[1] / sum(shares)))
     # Two networks lie ln 1.2 from their mean; the assumed spread counts as two more, and the mean of two is not sure.
     expected = math.sqrt((2 * STEP_SD**2 + 2 * math.log(1.2) ** 2) / 3 * 1.5)
     forward = next(fit for fit in calibration.fits if fit.family == STEP and fit.phase is Phase.FORWARD)
@@ -103,6 +111,20 @@ def test_the_factor_is_the_geometric_mean_and_its_spread_that_between_networks()
     # Each network is 1.44 times, or 1 / 1.44 of, what the other one says: |1.44 - 1| and |1 / 1.44 - 1|.
     assert forward.held_out_error == pytest.approx((0.44 + (1 - 1 / 1.44)) / 2)
     assert forward.shapes == 2
+
+
+def test_parts_that_scatter_against_each_other_do_not_widen_the_step() -> None:
+    uneven = [steps(canary, SLOWER | {"forward": 1.0, "backward": 1.0, "update": 1.0}) for canary in CANARIES]
+    even = next(fit for fit in fitted(*uneven).fits if fit.family == STEP)
+    # Forward takes longer by what backward takes less, in one network.
+    forward, backward = uneven[0][:2]
+    shifted = 0.2 * min(forward.median_s, backward.median_s)
+    uneven[0][0] = replace(forward, device_s=(forward.median_s + shifted,) * 5)
+    uneven[0][1] = replace(backward, device_s=(backward.median_s - shifted,) * 5)
+    moved = {fit.phase: fit for fit in fitted(*uneven).fits if fit.family == STEP}
+    assert moved[Phase.FORWARD].constants[0].value > 1.01
+    assert moved[Phase.BACKWARD_DATA].constants[0].value < 0.99
+    assert moved[Phase.FORWARD].residual_sd == pytest.approx(even.residual_sd)
 
 
 def test_a_price_is_the_kernel_times_the_factor_and_a_sweep_agrees() -> None:
