@@ -94,5 +94,5 @@ def test_a_port_that_is_taken_is_said() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         place = RankPlace(0, 4, 0, "127.0.0.1", taken.getsockname()[1], True)
-        with pytest.raises(RankLost, match="rank 0 cannot open the store of all ranks at 127.0.0.1:"):
+        with pytest.raises(RankLost, match=r"rank 0 cannot open the store of all ranks at 127\.0\.0\.1:"):
             connect(place, 1.0)
