@@ -43,12 +43,14 @@ _FORWARD = {
     "conv": TrueConstants(8e-6, 9e10, 1.2e10),
     "linear": TrueConstants(5e-6, 7e10, 9e9),
     "attention": TrueConstants(2e-5, 4e10, 8e9),
+    "matmul": TrueConstants(6e-6, 6e10, 8e9),
     "norm": TrueConstants(1.2e-5, math.inf, 6e9),
     "pool": TrueConstants(6e-6, math.inf, 3e9),
     "elementwise": TrueConstants(3e-6, math.inf, 1.4e10),
     "concat": TrueConstants(4e-6, math.inf, 1.2e10),
     "embedding": TrueConstants(7e-6, math.inf, 5e9),
     "loss": TrueConstants(9e-6, math.inf, 2e9),
+    "other": TrueConstants(5e-6, math.inf, 7e9),
 }
 _UPDATE = TrueConstants(4e-6, math.inf, 1.1e10)
 _SLOWER = {Phase.FORWARD: 1.0, Phase.BACKWARD_DATA: 1.15, Phase.BACKWARD_WEIGHT: 1.4}

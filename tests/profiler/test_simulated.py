@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from calibration.grid import generic_calls
 from oracle.errors import OutOfMemory
 from oracle.execution import Execution
 from oracle.layer import Phase
@@ -15,6 +16,7 @@ from profiler.backends.base import open_backend
 from profiler.backends.simulated import Disturbance, SimulatedDevice, true_constants, true_seconds
 from profiler.case import Case
 from profiler.measurement import Measurement
+from profiler.micro import MICROS
 from profiler.run import Planned, RunSettings, measure
 from profiler.stopping import StoppingRule, flags, median_halfwidth
 from profiler.visit import Visit, sample_until
@@ -48,6 +50,12 @@ def test_variants_of_a_convolution_have_constants_of_their_own(groups: int, kern
     other = Conv.of((16, 8, 8), 16, kernel, padding=kernel // 2, groups=groups)
     same = (groups, kernel) == (1, 3)
     assert (true_constants(plain, Phase.FORWARD) == true_constants(other, Phase.FORWARD)) is same
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MICROS if kind != "optimizer"])  # an update has its own constants
+def test_every_kind_that_a_grid_measures_has_a_true_time(kind: str) -> None:
+    layers = {call.layer.kind: call.layer for calls in generic_calls().values() for call in calls}
+    assert true_seconds(layers[kind], Phase.FORWARD, 2, Execution()) > 0
 
 
 def test_noise_is_log_normal_around_the_true_time() -> None:
