@@ -19,8 +19,22 @@ LONGEST_NAME = 200
 """Characters in a calibration's name: short enough for an index in any database."""
 
 
-UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s", "winograd_factor": "1", "wave_exponent": "1"}
-"""The quantities that a constant may be, with their units; the last two belong to the roofline law alone."""
+STEP = "step"
+"""The family of the factors by which kernels take longer inside a training step (`calibration.step_factor`)."""
+
+FRESH_PAGES = "fresh_pages"
+"""The family of the rate at which a CPU gets memory for large results (`calibration.fresh_pages`)."""
+
+UNITS = {
+    "launch_s": "s",
+    "flop_per_s": "FLOP/s",
+    "bytes_per_s": "B/s",
+    "winograd_factor": "1",
+    "wave_exponent": "1",
+    "step_factor": "1",
+}
+"""The quantities that a constant may be, with their units; the factor of Winograd and the exponent of waves belong to
+the roofline law alone, the factor of a step to the family `STEP`."""
 
 POSSIBLE = {
     "launch_s": (1e-12, 1e6),
@@ -28,6 +42,7 @@ POSSIBLE = {
     "bytes_per_s": (1.0, 1e18),
     "winograd_factor": (0.04, 25.0),
     "wave_exponent": (1e-6, 1.5),
+    "step_factor": (0.1, 10.0),
 }
 """Far beyond any device on both sides: what lies outside is a slip, and would overflow further on."""
 
@@ -185,7 +200,7 @@ class Calibration:
         environment: what makes the numbers reproducible (`profiler.environment`).
         validity_key: a hash of those parts of the environment that must match for the constants to hold.
         common_sd: standard deviation of ln(seconds) that all kernels of a step have in common: the machine's drift, and
-            what a step does beside its kernels.
+            what a step does beside its kernels where no constant of the family `STEP` says it.
         notes: what the fit wants said whenever the calibration is used.
     """
 

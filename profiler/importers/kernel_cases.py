@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from oracle.errors import BadInput
 from oracle.execution import Execution
-from oracle.layer import Layer, Phase
+from oracle.layer import Layer, Phase, Shape
 from oracle.layers import Elementwise, Linear, Norm
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
@@ -279,23 +279,12 @@ def _plain_shape(row: Cells) -> tuple[int, tuple[int, ...]] | None:
     return first[0], (first[1], *(extent for extent in extents if extent is not None))
 
 
-def _elementwise(name: str) -> Callable[[Cells], LayerCall]:
+def _plain(kind: Callable[[str, Shape], Elementwise | Norm], name: str) -> Callable[[Cells], LayerCall]:
     def build(row: Cells) -> LayerCall:
         shape = _plain_shape(row)
         if shape is None:
             raise Unusable(_INCOMPLETE)
-        layer = Elementwise(name, shape[1])
-        return LayerCall(layer, _phase(row), shape[0])
-
-    return build
-
-
-def _norm(name: str) -> Callable[[Cells], LayerCall]:
-    def build(row: Cells) -> LayerCall:
-        shape = _plain_shape(row)
-        if shape is None:
-            raise Unusable(_INCOMPLETE)
-        layer = Norm(name, shape[1])
+        layer = kind(name, shape[1])
         return LayerCall(layer, _phase(row), shape[0])
 
     return build
@@ -307,10 +296,12 @@ _BUILDERS: dict[str, Callable[[Cells], LayerCall | None]] = {
     **{f"{op}_pool{rank}d": _pool for op in ("max", "avg") for rank in (1, 2, 3)},
     "gemm": _product,
     "linear": _product,
-    **{name: _elementwise(name) for name in ("relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "add", "mul")},
-    "batch_norm": _norm("batch"),
-    "ln": _norm("layer"),
-    "layer_norm": _norm("layer"),
-    "instance_norm": _norm("instance"),
+    **{
+        name: _plain(Elementwise, name) for name in ("relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "add", "mul")
+    },
+    "batch_norm": _plain(Norm, "batch"),
+    "ln": _plain(Norm, "layer"),
+    "layer_norm": _plain(Norm, "layer"),
+    "instance_norm": _plain(Norm, "instance"),
 }
 """Operations that are layers of the oracle. A group norm has no column for its groups, so it stays as it is."""
