@@ -284,7 +284,8 @@ def _plain(kind: Callable[[str, Shape], Elementwise | Norm], name: str) -> Calla
         shape = _plain_shape(row)
         if shape is None:
             raise Unusable(_INCOMPLETE)
-        return LayerCall(kind(name, shape[1]), _phase(row), shape[0])
+        layer = kind(name, shape[1])
+        return LayerCall(layer, _phase(row), shape[0])
 
     return build
 
