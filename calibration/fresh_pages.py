@@ -57,10 +57,10 @@ def fresh_bytes(call: LayerCall, execution: Execution) -> float:
     0.0
     >>> fresh_bytes(LayerCall(relu, Phase.FORWARD, 16), Execution()) / 2**20
     49.0
-    >>> fresh_bytes(LayerCall(Linear(25088, 4096), Phase.BACKWARD_WEIGHT, 1), Execution()) / 2**20
+    >>> fresh_bytes(LayerCall(Linear(25088, 4096, bias=False), Phase.BACKWARD_WEIGHT, 1), Execution()) / 2**20
     392.0
     """
-    return sum(size for size in _results(call, execution) if size >= FRESH_FROM_BYTES)
+    return math.fsum(size for size in _results(call, execution) if size >= FRESH_FROM_BYTES)
 
 
 def _results(call: LayerCall, execution: Execution) -> Sequence[float]:

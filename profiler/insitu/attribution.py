@@ -84,7 +84,7 @@ def _attributed(
             places.append(None)
         else:
             owner = owners[index] if operation.part == "forward" else _owner_of_gradient(operation, owners)
-            places.append(_place(operation, owner, layers))
+            places.append(_place(operation, owner, graph, layers))
     return Attribution(tuple(places), updates, Counter(node for node in holders.values() if node))
 
 
@@ -93,21 +93,23 @@ def _owner_of_gradient(operation: Operation, owners: Sequence[str | None]) -> st
     return owners[operation.forward] if known and operation.forward is not None else None
 
 
-def _place(operation: Operation, owner: str | None, layers: Mapping[str, Layer]) -> tuple[str, Phase] | str:
+def _place(
+    operation: Operation, owner: str | None, graph: ModelGraph, layers: Mapping[str, Layer]
+) -> tuple[str, Phase] | str:
     if operation.part == "backward" and operation.forward is None:
         return COPIES if operation.accumulates or not operation.name.startswith("add") else SUMS
     if owner is None or owner not in layers:
         return LOSS
     if operation.part == "forward":
         return (owner, Phase.FORWARD)
-    return (owner, backward_phase(layers[owner], operation))
+    return (owner, _backward_phase(layers[owner], operation, graph.needs_data_gradient[owner]))
 
 
-def backward_phase(layer: Layer, operation: Operation) -> Phase:
-    """The half of backward that an operation belongs to."""
+def _backward_phase(layer: Layer, operation: Operation, needs_data_gradient: bool) -> Phase:
+    """The half of backward that an operation belongs to; a layer that hands no gradient on has only one."""
     if Phase.BACKWARD_WEIGHT not in layer.phases:
         return Phase.BACKWARD_DATA
-    if Phase.BACKWARD_DATA not in layer.phases:
+    if Phase.BACKWARD_DATA not in layer.phases or not needs_data_gradient:
         return Phase.BACKWARD_WEIGHT
     if operation.half:
         return Phase.BACKWARD_DATA if operation.half == "data" else Phase.BACKWARD_WEIGHT
