@@ -19,8 +19,21 @@ LONGEST_NAME = 200
 """Characters in a calibration's name: short enough for an index in any database."""
 
 
-UNITS = {"launch_s": "s", "flop_per_s": "FLOP/s", "bytes_per_s": "B/s", "winograd_factor": "1", "wave_exponent": "1"}
-"""The quantities that a constant may be, with their units; the last two belong to the roofline law alone."""
+UNITS = {
+    "launch_s": "s",
+    "flop_per_s": "FLOP/s",
+    "bytes_per_s": "B/s",
+    "winograd_factor": "1",
+    "wave_exponent": "1",
+    "enqueue_s": "s",
+    "enqueue_step_s": "s",
+}
+"""The quantities that a constant may be, with their units.
+
+`winograd_factor` and `wave_exponent` belong to the roofline law alone. `enqueue_s` and `enqueue_step_s` are the host's
+and no part of the device's time: what it needs to ask for a call (of an update: for each tensor), and for a step of an
+optimizer beside that.
+"""
 
 POSSIBLE = {
     "launch_s": (1e-12, 1e6),
@@ -28,6 +41,8 @@ POSSIBLE = {
     "bytes_per_s": (1.0, 1e18),
     "winograd_factor": (0.04, 25.0),
     "wave_exponent": (1e-6, 1.5),
+    "enqueue_s": (1e-12, 1e6),
+    "enqueue_step_s": (1e-12, 1e6),
 }
 """Far beyond any device on both sides: what lies outside is a slip, and would overflow further on."""
 
@@ -98,7 +113,7 @@ class KernelFit:
 
     Args:
         constants: of the additive law `launch_s` and those of `flop_per_s` and `bytes_per_s` that the measurements
-            identify; of the roofline law all that were fitted.
+            identify; of the roofline law all that were fitted. On accelerators also what enqueueing costs the host.
         shapes: distinct shapes fitted; samples: raw samples behind them.
         held_out_error: mean |predicted / measured - 1| on shapes left out of the fit.
         residual_sd: standard deviation of ln(measured / predicted) on shapes left out of the fit.
