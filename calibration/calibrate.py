@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calibration.drift import steadied
+from calibration.enqueue_fit import with_enqueueing
 from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
 from calibration.kernels import Dropped
@@ -93,7 +94,7 @@ def fit(
         created_at=created_at,
         environment=dict(environment.identity),
         validity_key=environment.validity_key,
-        fits=tuple(result.fit for result in fits.values() if result.fit is not None),
+        fits=with_enqueueing([result.fit for result in fits.values() if result.fit is not None], found),
         shapes=shapes,
         common_sd=common_sd(found),
         notes=notes,

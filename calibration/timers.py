@@ -35,9 +35,11 @@ from numpy.typing import NDArray
 
 from calibration.call_quantities import call_quantities
 from calibration.draws import bank, pick, unit_mean_factors
+from calibration.enqueue import HostClock
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
 from calibration.stored_model import StoredModel, read_model
 from oracle.constants import Calibration, KernelFit, MeasuredShape
+from oracle.enqueueing import HostPrices
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats, Ints
 from oracle.execution import Execution
@@ -120,6 +122,7 @@ class CalibratedTimer:
         # all the rest of a prediction.
         self._remembered = lru_cache(maxsize=128)(self._priced)
         self._lines: dict[tuple[Layer, Phase], _Line | None] = {}
+        self._host = HostClock(calibration, execution)
 
     def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
         """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
@@ -148,6 +151,10 @@ class CalibratedTimer:
             draws_s=np.array([price.draws_s for price in known]),
             methods=tuple(price.method for price in known),
         )
+
+    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> HostPrices | None:
+        """The host's seconds of each call; see `oracle.enqueueing.Enqueues`."""
+        return self._host.enqueue(calls, execution)
 
     def over_samples(self, calls: Sequence[LayerCall], samples: Ints) -> Curves:
         """Middles of calls on many numbers of samples; see `oracle.pricing.ManySamples`."""
