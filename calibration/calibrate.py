@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,14 @@ from calibration.drift import steadied
 from calibration.enqueue_fit import with_enqueueing
 from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
+from calibration.fresh_pages import page_fit, without_pages
 from calibration.kernels import Dropped
-from calibration.processors import processor_of
+from calibration.processors import is_cpu, processor_of
 from calibration.quantities import Processor
-from calibration.repeats import LEAST_CASES, Visits, common_sd, disturbed_notes, measured_shape, visits
-from calibration.sources import prior_for
-from oracle.constants import Calibration, MeasuredShape
+from calibration.repeats import LEAST_CASES, Visits, disturbed_notes, drift_sd, measured_shape, visits
+from calibration.sources import lenders, prior_for
+from calibration.step_factor import STEP_SD, is_canary, step_fits
+from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import BadInput
 from oracle.layer import Phase
 from profiler.flags import flag_notes
@@ -23,6 +26,9 @@ from profiler.measurement import Measurement
 
 USELESS_ERROR = 1.0
 """Held-out error from which the constants of a family say nothing of other shapes."""
+
+FEW_SHAPES = 5
+"""Shapes of a family below which nothing can be left out to test its fit in folds."""
 
 CONTRADICTION = 2.0
 """Visits of one case that differ by more than this factor are said to contradict one another."""
@@ -64,7 +70,7 @@ def fit(
     """Fit everything that was measured of one device.
 
     Args:
-        measurements: visits of kernel cases, in any order; those of one case are repeats of it.
+        measurements: visits of kernel cases and of canary steps, in any order; those of one case are repeats of it.
         name: what the calibration will be called.
         created_at: UTC, ISO 8601.
         others: calibrations of other devices, a prior for families of which few shapes were measured.
@@ -77,29 +83,45 @@ def fit(
     """
     _one_device(measurements)
     steady, moved = steadied(measurements)
-    found = visits(steady)
+    found = visits([measurement for measurement in steady if not is_canary(measurement)])
     shapes = tuple(measured_shape(call, execution, taken) for (call, execution), taken in found.items())
+    pages = _page_fits(shapes) if is_cpu(measurements[0].environment.identity) else {}
     environment = measurements[0].environment
     processor = processor_of(measurements[0].device, environment.identity)
-    groups = sorted(by_family(shapes).items())
-    others = [other for other in others if other.device != measurements[0].device]
+    groups = sorted(by_family([without_pages(shape, pages) for shape in shapes]).items())
+    others = lenders(measurements[0].device, environment.identity, others)
     fits = {key: _fit(members, processor, others) for key, members in groups}
     reports = tuple(_family_report(key, members, fits[key]) for key, members in groups)
     said = (f"{'.'.join(key[:2])}: {note}" for key, fitted in fits.items() for note in fitted.notes)
     noted = (*moved, *_contradicting(found), *flag_notes(measurements), *disturbed_notes(found))
-    notes = (*_unfitted(reports), *said, *noted, *_thin(found))
-    calibration = Calibration(
+    kernels = Calibration(
         name=name,
         device=measurements[0].device,
         created_at=created_at,
         environment=dict(environment.identity),
         validity_key=environment.validity_key,
-        fits=with_enqueueing([result.fit for result in fits.values() if result.fit is not None], found),
+        fits=(
+            *with_enqueueing([result.fit for result in fits.values() if result.fit is not None], found),
+            *pages.values(),
+        ),
         shapes=shapes,
-        common_sd=common_sd(found),
-        notes=notes,
+        common_sd=drift_sd(found),
     )
+    steps = step_fits(kernels, steady)
+    notes = (*_unfitted(reports), *_little(groups), *said, *noted, *_thin(found))
+    common_sd = kernels.common_sd if steps else math.hypot(kernels.common_sd, STEP_SD)
+    calibration = replace(kernels, fits=(*kernels.fits, *steps), common_sd=common_sd, notes=notes)
     return calibration, Report(len(measurements), reports, notes)
+
+
+def _page_fits(shapes: Sequence[MeasuredShape]) -> dict[str, KernelFit]:
+    """What fresh pages cost under each execution that shows it."""
+    by_execution: dict[str, list[MeasuredShape]] = defaultdict(list)
+    for shape in shapes:
+        if shape.phase is not Phase.UPDATE:
+            by_execution[shape.execution].append(shape)
+    fits = {execution: page_fit(members) for execution, members in by_execution.items()}
+    return {execution: fit for execution, fit in fits.items() if fit is not None}
 
 
 def _fit(shapes: Sequence[MeasuredShape], processor: Processor, others: Sequence[Calibration]) -> FittedFamily:
@@ -107,8 +129,15 @@ def _fit(shapes: Sequence[MeasuredShape], processor: Processor, others: Sequence
     fitted = fit_best(shapes, processor, prior)
     if not fitted.prior_share:
         return fitted
+    return replace(fitted, notes=(*fitted.notes, _lent(fitted, devices)))
+
+
+def _lent(fitted: FittedFamily, devices: Iterable[str]) -> str:
+    """Who lent a family a prior, and what it changed."""
     said = f"{fitted.prior_share:.0%} of its residual come from {', '.join(dict.fromkeys(devices))}"
-    return replace(fitted, notes=(*fitted.notes, said))
+    if fitted.fit is None or fitted.own_error is None:
+        return said
+    return f"{said} (error on layers left out {fitted.fit.held_out_error:.1%}, {fitted.own_error:.1%} without them)"
 
 
 def _one_device(measurements: Sequence[Measurement]) -> None:
@@ -160,6 +189,20 @@ def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
             f"the constants of {', '.join(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
             "measure again on a quiet machine before you rely on other shapes than the measured ones"
         )
+
+
+def _little(groups: Sequence[tuple[Key, Sequence[MeasuredShape]]]) -> Iterable[str]:
+    """Families of which too little was measured to say anything of other shapes."""
+    few = [f"{key[0]}.{key[1]} ({len(members)})" for key, members in groups if len(members) < FEW_SHAPES]
+    if few:
+        yield f"fewer than {FEW_SHAPES} shapes of {', '.join(few)}: prices of other shapes rest on very little"
+    flat = [
+        f"{key[0]}.{key[1]} ({len(members)})"
+        for key, members in groups
+        if len(members) >= FEW_SHAPES and len({shape.seconds for shape in members}) == 1
+    ]
+    if flat:
+        yield f"all shapes of {', '.join(flat)} took the very same time: nothing but a launch is known"
 
 
 def _contradicting(found: Visits) -> Iterable[str]:

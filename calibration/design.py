@@ -4,7 +4,7 @@ Two kinds. The unique calls of the steps that the user asks about are measured t
 convolutions of ResNet-50, repeats of a shape differ by half a percent, and no fit predicts a shape as well as its own
 measurement. Under a strategy a step's calls are those of its plan, shards included. And a generic grid per family
 (`calibration.grid`) separates launches, arithmetic and traffic, so that other models, other batch sizes and shards can
-be priced from constants.
+be priced from constants. A few calls with large results show what fresh pages cost (`calibration.fresh_pages`).
 
 The order is that of usefulness, so that a measurement which runs out of its budget has the best of both: first the
 extremes of every family, which cost little and without which a family cannot be priced at all; then the steps' calls by
@@ -24,7 +24,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from calibration.features import canonical, family, features
-from calibration.grid import HEAD, generic_calls
+from calibration.grid import HEAD, generic_calls, large_calls
 from calibration.medoids import choose_medoids
 from oracle.execution import Execution
 from oracle.model import ModelGraph
@@ -81,7 +81,12 @@ def default_cases(models: Sequence[tuple[ModelGraph, int]], execution: Execution
 
 
 def planned_cases(
-    steps: Sequence[Step], execution: Execution, *, quick: bool, asked_first: bool = False
+    steps: Sequence[Step],
+    execution: Execution,
+    *,
+    quick: bool,
+    asked_first: bool = False,
+    canaries: Sequence[Step] = (),
 ) -> list[Planned]:
     """The cases to measure for a calibration with their weights, the most useful first, each once.
 
@@ -90,25 +95,26 @@ def planned_cases(
         execution: how they are trained.
         quick: only the families of these steps and the heads of their grids; else every family, in full.
         asked_first: the steps' own calls come before the rest of the grid, and not in turn with it.
+        canaries: steps whose calls are measured as those of `steps` are, but whose families have no part in the grid
+            of a quick design.
 
     Returns:
         Cases that need at most LARGEST_CASE_BYTES each: a step's call that is larger is measured with fewer samples,
         and dropped where one sample is too large.
     """
     fitting = [_fitting_step(step, execution) for step in steps]
+    wanted = {(family(call.layer, call.phase), call.phase) for step in fitting for call in step}
+    fitting += [_fitting_step(step, execution) for step in canaries]
     asked = _ranked(fitting, execution)
-    wanted = {(family(call.layer, call.phase), call.phase) for call in asked}
-    grid = [
-        calls[:HEAD] if quick else calls
-        for key, calls in generic_calls().items()
-        if not (quick and steps) or key in wanted
-    ]
+    whole = {key: calls for key, calls in generic_calls().items() if not (quick and steps) or key in wanted}
+    grid = [calls[:HEAD] if quick else calls for calls in whole.values()]
+    large = _fitting([call for key, call in large_calls().items() if key in whole], execution)
     extremes = _fitting(_in_turn([calls[:EXTREMES] for calls in grid]), execution)
     others = _fitting(_in_turn([calls[EXTREMES:] for calls in grid]), execution)
     then = [*asked, *others] if asked_first else _in_turn([asked, others])
     weights = _weights(fitting, execution)
     mean_weight = sum(1 / _step_s(step, execution) for step in fitting) / len(fitting) if fitting else 1.0
-    ordered = dict.fromkeys([*extremes, *then])
+    ordered = dict.fromkeys([*extremes, *large, *then])
     return [Planned(Case(call, execution), weights.get(call, mean_weight)) for call in ordered]
 
 

@@ -7,7 +7,7 @@ what repeats of one shape say beside it is noise of the host. An update is a ste
 stand-in's number, else the mean of the families of its phase.
 
 Uncertain is what the families' numbers are, and, for all of them alike, how a step's Python differs from a
-microbenchmark's (`STEP_SD`): modules, hooks and autograd's records make it slower; backward is driven by C++ and runs
+microbenchmark's (`HOST_SD`): modules, hooks and autograd's records make it slower; backward is driven by C++ and runs
 both its halves in one call, which makes it faster.
 """
 
@@ -28,7 +28,7 @@ from oracle.identity import Same
 from oracle.layer import Phase
 from oracle.pricing import LayerCall
 
-STEP_SD = 0.25
+HOST_SD = 0.25
 """Assumed spread of ln(host seconds of a step / sum of its calls'): no host was held against whole steps yet."""
 
 _NOTHING: Floats = np.zeros(1 + DRAWS)
@@ -45,7 +45,7 @@ class HostClock:
     def __init__(self, calibration: Calibration, execution: Execution) -> None:
         self._execution = execution
         rows = bank()[[pick("/".join((calibration.device, calibration.validity_key, calibration.created_at, "host")))]]
-        common = np.append(1.0, unit_mean_factors(STEP_SD * rows)[0])
+        common = np.append(1.0, unit_mean_factors(HOST_SD * rows)[0])
         known = {
             (constant.family, constant.phase, constant.execution, constant.quantity): common
             * np.append(constant.value, constant.draws)

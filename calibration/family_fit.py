@@ -64,6 +64,7 @@ class FittedFamily:
         additive_error: held-out error of additive constants; None where they were not fitted.
         notes: what has to be said of its measurements.
         prior_share: how much of the price comes from the branch over a prior.
+        own_error: held-out error without a prior; None where no residual was fitted.
     """
 
     fit: KernelFit | None
@@ -71,6 +72,7 @@ class FittedFamily:
     additive_error: float | None
     notes: tuple[str, ...] = ()
     prior_share: float = 0.0
+    own_error: float | None = None
 
 
 def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees | None = None) -> FittedFamily:
@@ -115,7 +117,7 @@ def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees
         arrays=arrays_of(model, processor, kernels),
     )
     vague = tuple(Dropped(constant.quantity, VAGUE) for constant in constants if not constant.identified)
-    return FittedFamily(found, vague, error, report.notes, report.prior_share)
+    return FittedFamily(found, vague, error, report.notes, report.prior_share, report.own_error)
 
 
 def _some(shapes: Sequence[MeasuredShape]) -> Sequence[MeasuredShape]:

@@ -22,6 +22,7 @@ from oracle.estimate import DRAWS, Floats
 
 _FEATURES = 128
 _JITTER = 1e-6
+_SMALL = 32
 _MOST_ROWS = 512
 """Rows of noise that are drawn; a larger family uses them again."""
 
@@ -38,6 +39,25 @@ def matern(left: Floats, right: Floats, variance: float) -> Floats:
     found *= np.exp(np.negative(distance, out=distance), out=distance)
     found *= variance
     return np.asarray(found)
+
+
+def inverse_of_lower(factor: Floats) -> Floats:
+    """The inverse of a lower triangular matrix, shape (n, n).
+
+    By halves, since NumPy solves triangular systems as if they were full: five times the time at 200 rows.
+
+    >>> inverse_of_lower(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
+    [[0.5, 0.0], [-0.125, 0.25]]
+    """
+    count = len(factor)
+    if count <= _SMALL:
+        return np.asarray(np.tril(np.linalg.inv(factor)))
+    half = count // 2
+    upper, lower = inverse_of_lower(factor[:half, :half]), inverse_of_lower(factor[half:, half:])
+    found = np.zeros_like(factor)
+    found[:half, :half], found[half:, half:] = upper, lower
+    found[half:, :half] = -lower @ (factor[half:, :half] @ upper)
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -91,8 +111,7 @@ class GaussianProcess:
         """Inverse of the lower Cholesky factor of the covariance of the calibrated kernels, shape (n, n)."""
         covariance = matern(self._known, self._known, self.variance)
         covariance[np.diag_indices_from(covariance)] = self.variance * (1 + _JITTER) + self.noise
-        found: Floats = np.linalg.solve(np.linalg.cholesky(covariance), np.eye(len(covariance)))
-        return found
+        return inverse_of_lower(np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
 
     @cached_property
     def _weights(self) -> Floats:

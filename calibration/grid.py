@@ -282,6 +282,18 @@ _UPDATES: tuple[Layer, ...] = (
 """Layers whose parameters are updated: one or two tensors of a hundred to a hundred million bytes."""
 
 
+_LARGE = (("relu", Phase.BACKWARD_DATA), ("relu", Phase.FORWARD), ("add", Phase.FORWARD))
+
+
+def large_calls() -> Mapping[tuple[str, Phase], LayerCall]:
+    """Calls of memory-bound families with results of 98 MiB: beyond what a CPU's allocator keeps."""
+    image, samples = (64, 56, 56), 128
+    layers = [(Elementwise(op, image), phase) for op, phase in _LARGE]
+    norm = Norm("batch", image)
+    calls = [LayerCall(layer, phase, samples) for layer, phase in (*layers, (norm, Phase.FORWARD))]
+    return {(family(call.layer, call.phase), call.phase): call for call in calls}
+
+
 def generic_calls() -> Mapping[tuple[str, Phase], tuple[LayerCall, ...]]:
     """The calls of each (family, phase), the ones that a fit needs most first."""
     found: dict[tuple[str, Phase], list[LayerCall]] = {}

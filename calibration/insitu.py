@@ -14,7 +14,7 @@ algorithm suits its channels and windows, what it finds in the caches, the pages
 measured at the profiled batch and carries over; the constants only have to say how time grows from one batch to
 another, where their errors cancel. `calibration.timers` does that for every shape that was measured at another batch.
 
-The common spread of such a calibration no longer holds what a step does beside its kernels (`STEP_SD`), since that has
+Such a calibration holds nothing of what a step does beside its kernels (`calibration.step_factor`), since that has
 been measured, but it was measured in one process at one moment: `RUN_SD` and the machine's drift stay. So it is a
 calibration for the profiled models: others are priced as before, with intervals that lack that share, and a note says
 so. The anchors are not used to bring a profile to the time of its base: visited beside training steps they took 10 to
@@ -31,24 +31,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibration.features import canonical
-from calibration.repeats import LEAST_DRIFT_SD, STEP_SD, measured_shape
+from calibration.repeats import LEAST_DRIFT_SD, measured_shape
+from calibration.step_factor import STEP_PARTS, of_kernels_alone
 from calibration.timers import CalibratedTimer
 from oracle.constants import Calibration, MeasuredShape
 from oracle.errors import BadInput, NotCalibrated
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.model import ModelGraph
-from oracle.plan import StepPart, tasks_of
+from oracle.plan import tasks_of
 from oracle.pricing import LayerCall
 from profiler.case import call_from_case
 from profiler.measurement import Measurement
-
-STEP_PARTS = {
-    "forward": (StepPart.FORWARD,),
-    "backward": (StepPart.BACKWARD_DATA, StepPart.BACKWARD_WEIGHT),
-    "update": (StepPart.UPDATE,),
-}
-"""The parts of a step whose clocks are read."""
 
 RUN_SD = 0.08
 """Spread of ln(seconds) of one step over fresh processes, minutes apart: on a server CPU, two medians of each of twenty
@@ -84,6 +78,7 @@ def with_profiles(base: Calibration, steps: Sequence[ProfiledStep], name: str, c
                 f"calibration '{base.name}' is of {base.device} in another environment than the profile of "
                 f"{measurement.device}; calibrate again, and then profile"
             )
+    base = of_kernels_alone(base)
     found: dict[tuple[object, ...], list[MeasuredShape]] = defaultdict(list)
     for step in steps:
         for shape in _shapes(base, step):
@@ -91,13 +86,12 @@ def with_profiles(base: Calibration, steps: Sequence[ProfiledStep], name: str, c
     shapes = {shape.key: shape for shape in base.shapes} | {key: _mean(same) for key, same in found.items()}
     named = ", ".join(f"{step.graph.name}:{step.samples}" for step in steps)
     note = f"for the steps of {named}, whose layers were timed in situ; intervals of other models are too narrow"
-    drift_sd = math.sqrt(max(base.common_sd**2 - STEP_SD**2, LEAST_DRIFT_SD**2))
     return replace(
         base,
         name=name,
         created_at=created_at,
         shapes=tuple(shapes.values()),
-        common_sd=math.hypot(drift_sd, RUN_SD),
+        common_sd=math.hypot(max(base.common_sd, LEAST_DRIFT_SD), RUN_SD),
         notes=(*base.notes, note),
     )
 

@@ -90,6 +90,22 @@ def processor_of(device: str, identity: Mapping[str, str]) -> Processor:
     return Processor(found[0], found[1] * _MIB)
 
 
+def is_cpu(identity: Mapping[str, str]) -> bool:
+    """Whether an environment is that of kernels on a CPU; one that does not say it is not."""
+    return "threads" in identity and "multiprocessors" not in identity
+
+
+def kind_of(identity: Mapping[str, str]) -> str:
+    """What a device is: `cpu`, `gpu`, or `simulated`. A table of kernels that names its device only is a GPU's.
+
+    >>> kind_of({"threads": "8"}), kind_of({"device": "V100"}), kind_of({"device": "x", "law": "additive"})
+    ('cpu', 'gpu', 'simulated')
+    """
+    if "law" in identity:
+        return "simulated"
+    return "cpu" if is_cpu(identity) else "gpu"
+
+
 def _number(identity: Mapping[str, str], key: str) -> int:
     text = identity.get(key, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0

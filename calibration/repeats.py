@@ -118,18 +118,6 @@ def measured_shape(call: LayerCall, execution: str, taken: Sequence[Measurement]
     )
 
 
-STEP_SD = 0.1
-"""What a step does beside its kernels, or to them, as a spread of ln(seconds): caches that other layers have emptied,
-pages that the allocator faults in again, copies of gradients. On a server CPU four sums of kernels, each taken between
-two runs of the steps, lay between 16 % below and 2 % above the steps of AlexNet and ResNet-50, 12 % as a root mean
-square, some of which is the machine's own drift."""
-
-
-def common_sd(found: Visits) -> float:
-    """Standard deviation, in ln(seconds), of what all kernels of a step have in common: drift, and the step itself."""
-    return math.hypot(drift_sd(found), STEP_SD)
-
-
 def drift_sd(found: Visits) -> float:
     """Standard deviation, in ln(seconds), of what moved all cases of a round together."""
     by_round: dict[int, list[float]] = defaultdict(list)

@@ -3,24 +3,40 @@
 Up to a hundred shapes a prior is worth two to eight times the points for near siblings and for convolutions; beyond
 that the device's own kernels say more. A source needs fifty shapes of the same family in the same execution, and does
 not show the calls that calibrate the new device: the residual that is learnt from them would be fitted twice, and
-intervals then cover 75 % instead of 80 %.
+intervals then cover 75 % instead of 80 %. Two devices that were measured by the very same design hence lend one another
+nothing.
+
+Only devices of one kind lend: libraries choose algorithms by waves and tiles on a GPU and by caches on a CPU, so the
+residual of one says nothing of the other, and a simulated device says nothing of a real one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from calibration.device_prior import learn_prior
 from calibration.family_fit import shape_quantities
 from calibration.features import family
-from calibration.processors import processor_of
+from calibration.processors import kind_of, processor_of
 from calibration.trees import Trees
 from oracle.constants import Calibration, MeasuredShape
 
 MOST_OWN = 100
 LEAST_OF_SOURCE = 50
+
+
+def lenders(device: str, identity: Mapping[str, str], others: Sequence[Calibration]) -> list[Calibration]:
+    """The calibrations of other devices of the same kind.
+
+    Args:
+        device: whose kernels are fitted; identity: of its environment.
+        identity: what tells a GPU from a CPU.
+        others: what the store holds.
+    """
+    kind = kind_of(identity)
+    return [other for other in others if other.device != device and kind_of(other.environment) == kind]
 
 
 def prior_for(shapes: Sequence[MeasuredShape], others: Sequence[Calibration]) -> tuple[Trees | None, tuple[str, ...]]:

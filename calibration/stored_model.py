@@ -13,7 +13,8 @@ The constants are the roofline of the device's own fit; a constant that is absen
     branchN.numbers             spread of ln seconds, largest believed residual, share of the process in it
     branchN.roofline            the constants of a branch over a prior, in the order of `calibration.roofline.CONSTANTS`
     branchN.process.*           Gaussian process: inputs, targets, numbers (centre, variance, noise), columns (middle,
-                                scale, lowest, highest, length of every input)
+                                scale, lowest, highest, length of every input); branch 1 without inputs has those
+                                of branch 0
     branchN.trees.*, .prior.*   boosted trees: nodes (feature, left, right), cut (threshold, or value of a leaf),
                                 numbers (depth, base)
 

@@ -9,7 +9,8 @@ itself the median is the price: its spread of a few percent moves the mean by le
 Three things make a price uncertain, and each has draws of its own: the constants (drawn jointly when they were
 fitted) or the error of the residual process (drawn as functions, so that shapes that resemble one another share it),
 how far a shape lies from its family's line (the held-out residual; independent between shapes, the same wherever a
-shape occurs), and the drift of the machine (common to everything). The first two belong to the device, so
+shape occurs), and what all kernels have in common: the drift of the machine and, where canary steps were measured, the
+factor by which kernels of their phase take longer inside a step. The first two belong to the device, so
 two calibrations of one device share the residuals of its shapes; the noise of measured shapes and the drift belong to
 one calibration, under whatever name it is stored.
 
@@ -26,9 +27,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,9 @@ from calibration.call_quantities import call_quantities
 from calibration.draws import bank, pick, unit_mean_factors
 from calibration.enqueue import HostClock
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
+from calibration.fresh_pages import fresh_bytes, fresh_curve, without_pages
 from calibration.stored_model import StoredModel, read_model
-from oracle.constants import Calibration, KernelFit, MeasuredShape
+from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
 from oracle.enqueueing import HostPrices
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats, Ints
@@ -64,6 +66,9 @@ NEAREST_SD = 0.5
 MOST_KNOTS = 64
 """Numbers of samples of one call that are priced by a roofline: between them, evenly in the logarithm, waves come and
 go by a few percent, and a sweep over every batch asks for thousands."""
+
+NO_FACTOR = (1.0, np.ones(1))
+"""What a kernel takes inside a step over what it takes alone, where no canary steps say it: middle and draws."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,11 @@ class CalibratedTimer:
     def __init__(self, calibration: Calibration, execution: Execution) -> None:
         self.calibration = calibration
         self.execution = execution
-        self._fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
+        fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
+        self._fits = {key: fit for key, fit in fits.items() if fit.family not in (STEP, FRESH_PAGES)}
+        self._pages = {fit.execution: fit for fit in fits.values() if fit.family == FRESH_PAGES}
+        factors = {phase: fit.constants[0] for (name, phase), fit in fits.items() if name == STEP}
+        self._in_step = {phase: (factor.value, np.array(factor.draws)) for phase, factor in factors.items()}
         self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items() if not fit.arrays}
         self._shapes = {
             LayerCall(shape.layer, shape.phase, shape.samples): shape
@@ -112,7 +121,7 @@ class CalibratedTimer:
         self._models: dict[tuple[str, Phase, str], StoredModel] = {}
         self._measured = defaultdict[tuple[Layer, Phase], list[tuple[int, float]]](list)
         for call, shape in self._shapes.items():
-            self._measured[call.layer, call.phase].append((call.samples, shape.seconds))
+            self._measured[call.layer, call.phase].append((call.samples, without_pages(shape, self._pages).seconds))
         self._counts = sorted({call.samples for call in self._shapes})
         self._bank = bank()
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
@@ -123,6 +132,12 @@ class CalibratedTimer:
         self._remembered = lru_cache(maxsize=128)(self._priced)
         self._lines: dict[tuple[Layer, Phase], _Line | None] = {}
         self._host = HostClock(calibration, execution)
+
+    @cached_property
+    def _page_s(self) -> tuple[float, Floats]:
+        """Seconds of a byte of fresh pages: middle and draws."""
+        rate = self._pages[self.execution.kernel_key].constants[0]
+        return 1 / rate.value, 1 / np.array(rate.draws)
 
     def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
         """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
@@ -162,17 +177,31 @@ class CalibratedTimer:
         self._learn_lines([LayerCall(*key, 1) for key in dict.fromkeys(keys) if key not in self._lines])
         known = [self._lines[key] for key in keys]
         places = {n: range(*np.searchsorted(samples, (n, n + 1)).tolist()) for n in self._counts}
-        apart = [
-            (row, column, middle_s)
-            for row, line in enumerate(known)
-            for n, middle_s in (line.measured if line else ())
-            for column in places[n]
-        ]
-        for row in (row for row, line in enumerate(known) if line is None):
-            apart += [(row, column, middle_s) for column, middle_s in enumerate(self._curve_s(calls[row], samples))]
+        apart: list[tuple[int, int, float]] = []
+        for row, (call, line) in enumerate(zip(calls, known, strict=True)):
+            if line is None:
+                points = dict(enumerate(self._curve_s(call, samples)))
+            else:
+                points = {column: line_s for n, line_s in line.measured for column in places[n]}
+                points |= self._with_pages(call, line, samples, points)
+            apart += [(row, column, middle_s) for column, middle_s in points.items()]
         rows, columns, apart_s = np.array(apart).reshape(-1, 3).T
         lines = np.array([(line.start_s, line.sample_s) if line else (0.0, 0.0) for line in known])
         return Curves(lines, rows.astype(np.int64), columns.astype(np.int64), apart_s)
+
+    def _with_pages(
+        self, call: LayerCall, line: _Line, samples: Ints, points: Mapping[int, float]
+    ) -> Mapping[int, float]:
+        """Where a line's results are large: its seconds there, or those of points apart from it, with fresh pages."""
+        if not self._pages or call.phase is Phase.UPDATE:
+            return {}
+        times, _ = self._in_step.get(call.phase, NO_FACTOR)
+        paid_s = times * self._page_s[0] * fresh_curve(call, self.execution, samples)
+        on_line_s = line.start_s + line.sample_s * samples
+        return {
+            column: points.get(column, float(on_line_s[column])) + float(paid_s[column])
+            for column in np.flatnonzero(paid_s).tolist()
+        }
 
     def _curve_s(self, call: LayerCall, samples: Ints) -> list[float]:
         """Middles of a call whose time is no line; of many samples MOST_KNOTS are priced, and what was measured."""
@@ -201,7 +230,9 @@ class CalibratedTimer:
                     blank = np.zeros((1, self._bank.shape[1]))
                     factor = float(self._own_factors(self._fits[key], [call], blank)[0][0])
                     one_s, two_s = factor * one_s, factor * two_s
-                line = _Line(2 * one_s - two_s, two_s - one_s, tuple(self._own(call)))
+                times, _ = self._in_step.get(call.phase, NO_FACTOR)
+                own = tuple((n, times * own_s) for n, own_s in self._own(call))
+                line = _Line(times * (2 * one_s - two_s), times * (two_s - one_s), own)
             self._lines[call.layer, call.phase] = line
 
     def _learn(self, calls: Iterable[LayerCall]) -> None:
@@ -237,6 +268,9 @@ class CalibratedTimer:
         if owned:
             own, own_draws = self._own_factors(fit, [calls[index] for index in owned], rows[owned])
             middle[owned], draws[owned] = middle[owned] * own, draws[owned] * own_draws
+        if self._pages:
+            fresh = np.array([fresh_bytes(call, self.execution) for call in calls])
+            middle, draws = middle + self._page_s[0] * fresh, draws + self._page_s[1] * fresh[:, None]
         for chosen, method in ((fitted.inside, Method.FITTED), (~fitted.inside, Method.EXTRAPOLATED)):
             members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
             self._keep(members, middle[chosen], draws[chosen], method)
@@ -300,10 +334,9 @@ class CalibratedTimer:
         self._keep(calls, middle, middle[:, None] * unit_mean_factors(NEAREST_SD * rows), Method.EXTRAPOLATED)
 
     def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, method: Method) -> None:
-        shared = draws * self._common
-        self._known.update(
-            (call, _Price(float(value), row, method)) for call, value, row in zip(calls, middle, shared, strict=True)
-        )
+        for call, value, row in zip(calls, middle.tolist(), draws * self._common, strict=True):
+            factor, factor_draws = self._in_step.get(call.phase, NO_FACTOR)
+            self._known[call] = _Price(factor * value, factor_draws * row, method)
 
     def _family_for(self, call: LayerCall) -> str:
         name = family(call.layer, call.phase)

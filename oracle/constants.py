@@ -19,20 +19,27 @@ LONGEST_NAME = 200
 """Characters in a calibration's name: short enough for an index in any database."""
 
 
+STEP = "step"
+"""The family of the factors by which kernels take longer inside a training step (`calibration.step_factor`)."""
+
+FRESH_PAGES = "fresh_pages"
+"""The family of the rate at which a CPU gets memory for large results (`calibration.fresh_pages`)."""
+
 UNITS = {
     "launch_s": "s",
     "flop_per_s": "FLOP/s",
     "bytes_per_s": "B/s",
     "winograd_factor": "1",
     "wave_exponent": "1",
+    "step_factor": "1",
     "enqueue_s": "s",
     "enqueue_step_s": "s",
 }
 """The quantities that a constant may be, with their units.
 
-`winograd_factor` and `wave_exponent` belong to the roofline law alone. `enqueue_s` and `enqueue_step_s` are the host's
-and no part of the device's time: what it needs to ask for a call (of an update: for each tensor), and for a step of an
-optimizer beside that.
+The factor of Winograd and the exponent of waves belong to the roofline law alone, the factor of a step to the family
+`STEP`. `enqueue_s` and `enqueue_step_s` are the host's and no part of the device's time: what it needs to ask for a
+call (of an update: for each tensor), and for a step of an optimizer beside that.
 """
 
 POSSIBLE = {
@@ -41,6 +48,7 @@ POSSIBLE = {
     "bytes_per_s": (1.0, 1e18),
     "winograd_factor": (0.04, 25.0),
     "wave_exponent": (1e-6, 1.5),
+    "step_factor": (0.1, 10.0),
     "enqueue_s": (1e-12, 1e6),
     "enqueue_step_s": (1e-12, 1e6),
 }
@@ -200,7 +208,7 @@ class Calibration:
         environment: what makes the numbers reproducible (`profiler.environment`).
         validity_key: a hash of those parts of the environment that must match for the constants to hold.
         common_sd: standard deviation of ln(seconds) that all kernels of a step have in common: the machine's drift, and
-            what a step does beside its kernels.
+            what a step does beside its kernels where no constant of the family `STEP` says it.
         notes: what the fit wants said whenever the calibration is used.
     """
 

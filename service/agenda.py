@@ -22,6 +22,7 @@ from profiler.case import Case, call_from_case
 from profiler.importers.base import Fact
 from profiler.measurement import Environment, Measurement
 from profiler.run import Planned, Unmeasured, describe
+from profiler.steps.canaries import CANARY, Canary
 from profiler.visit import now
 from service.requests import CalibrateRequest, MeasureRequest
 
@@ -37,7 +38,7 @@ class Agenda:
         run_id: the run.
         name: what its calibration is to be called, if anybody said so.
         cases: all its cases, with their visits so far.
-        anchors: its anchors.
+        anchors: its anchors; canaries: its canary steps.
         execution: how the cases are run.
         seed: of the order.
         budget_s: seconds that are left; none or less where they are spent.
@@ -47,6 +48,7 @@ class Agenda:
     name: str | None
     cases: tuple[Planned, ...]
     anchors: tuple[Case, ...]
+    canaries: tuple[Canary, ...]
     execution: Execution
     seed: int
     budget_s: float
@@ -54,10 +56,11 @@ class Agenda:
 
 @dataclass(frozen=True)
 class Design:
-    """What a new run has to measure, the anchors beside it, and its budget in seconds."""
+    """What a new run has to measure, the anchors and canary steps beside it, and its budget in seconds."""
 
     cases: Sequence[Planned]
     anchors: Sequence[Case]
+    canaries: Sequence[Canary]
     budget_s: float
 
 
@@ -72,6 +75,7 @@ def plan_fact(request: MeasureRequest, design: Design, environment: Environment)
         "budget_s": design.budget_s,
         "cases": [_case_values(planned.case) | {"weight": planned.weight} for planned in design.cases],
         "anchors": [_case_values(case) for case in design.anchors],
+        "canaries": [asdict(canary) for canary in design.canaries],
     }
     return Fact(PLAN, f"{len(design.cases)} cases", values)
 
@@ -174,7 +178,7 @@ def _agenda(
     execution = Execution(**plan["execution"])
     visits = defaultdict(list)
     for measurement in measurements:
-        if ANCHOR not in measurement.flags:
+        if ANCHOR not in measurement.flags and measurement.micro != CANARY:
             visits[measurement.case_key].append(measurement)
     refused = {fact.values["key"]: fact.values["reason"] for fact in facts if fact.kind == REFUSED}
     cases = []
@@ -188,6 +192,7 @@ def _agenda(
         name=plan["name"],
         cases=tuple(cases),
         anchors=tuple(Case(call_from_case(values, values["phase"]), execution) for values in plan["anchors"]),
+        canaries=tuple(Canary(**values) for values in plan.get("canaries", ())),
         execution=execution,
         seed=plan["seed"],
         budget_s=left_s if budget_s is None else budget_s,

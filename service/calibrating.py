@@ -18,6 +18,7 @@ from profiler.run import RunSummary
 from profiler.state_sampler import mean_power_w
 from service.agenda import run_labels
 from service.checking import labels_for
+from service.fitting import newest_calibrations
 from service.measuring import Clock, unmeasured_notes, unmeasured_values, working_on
 from service.requests import CalibrateRequest, Progress, silent
 
@@ -96,7 +97,8 @@ def calibrate(
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         name = agenda.name or free_name(store, backend.device, created_at)
         measurements = store.measurements(run.run_id)
-        calibration, report = fit(measurements, name, created_at=created_at)
+        others = newest_calibrations(store) if request.prior else []
+        calibration, report = fit(measurements, name, created_at=created_at, others=others)
         said = (*run_labels(store.facts(run.run_id)), *unmeasured_notes(run), *power_notes(measurements))
         calibration = replace(calibration, notes=(*said, *calibration.notes))
         store.add_calibration(calibration, [run.run_id], finishes=run.run_id)

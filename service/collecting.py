@@ -30,9 +30,10 @@ from profiler.collectives.records import Unavailable, rank_files
 from profiler.collectives.settings import PLACES, SPACINGS, CollectiveSettings
 from profiler.measurement import Measurement
 from service.collective_rows import JOB_KEYS, CollectiveRow, rows_of
-from service.fitting import FitRequest, fit_stored
+from service.fitting import FitRequest, FitResult, fit_stored
 from service.hosts import host_key, remember_hosts
 from service.launch_lines import LARGEST_BYTES
+from service.network_comparing import NetworkComparison
 from service.requests import Progress, silent
 
 COMMAND = "measure --collectives"
@@ -130,6 +131,7 @@ class CollectivesResult:
         rows: one for each curve; empty on a rank of many.
         store: where it was stored; None on a rank of many.
         network: what was fitted, where that was asked.
+        drift: of the network against the one before of its fabric, or None.
     """
 
     folder: Path
@@ -137,6 +139,7 @@ class CollectivesResult:
     rows: tuple[CollectiveRow, ...] = ()
     store: str | None = None
     network: LinkCalibration | None = None
+    drift: NetworkComparison | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -153,6 +156,7 @@ class CollectivesResult:
             "unavailable": unavailable_dicts(self.summary.unavailable),
             "problems": list(self.summary.problems),
             "notes": [] if self.network is None else list(self.network.notes),
+            "drift": None if self.drift is None else self.drift.to_dict(),
         }
 
 
@@ -187,6 +191,7 @@ class CollectResult:
     unavailable: tuple[Unavailable, ...]
     problems: tuple[str, ...]
     network: LinkCalibration | None
+    drift: NetworkComparison | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -198,6 +203,7 @@ class CollectResult:
             "unavailable": unavailable_dicts(self.unavailable),
             "problems": list(self.problems),
             "notes": [] if self.network is None else list(self.network.notes),
+            "drift": None if self.drift is None else self.drift.to_dict(),
         }
 
 
@@ -226,12 +232,13 @@ def measure_here(
     runs = _stored(store, found)
     if not runs:
         raise BadInput(f"nothing could be measured within {settings.budget_s:g} s; give a longer --budget")
-    network = None
+    fitted = None
     if fit:
         name = request.name or _free_name(store, settings, runs[0].device)
-        network = fit_runs(store, [run.run for run in runs], name)
+        fitted = fit_runs(store, [run.run for run in runs], name)
+    network, drift = (None, None) if fitted is None else (fitted.network, fitted.drift)
     folder = settings.folder if request.folder else _kept(settings.folder, runs[-1].run)
-    return CollectivesResult(folder, summary, rows_of(found.measurements, network), store.location, network)
+    return CollectivesResult(folder, summary, rows_of(found.measurements, network), store.location, network, drift)
 
 
 def _through_cupy(settings: CollectiveSettings, run_id: str, progress: Progress) -> list[Measurement]:
@@ -284,9 +291,10 @@ def collect_folders(store: Store, folders: Sequence[Path], name: str | None) -> 
         why = f": {found.problems[0]}" if found.problems else ""
         raise BadInput(f"no visit was finished by all of its ranks{why}")
     runs = _stored(store, found)
-    network = None if name is None else fit_runs(store, [run.run for run in runs], name)
+    fitted = None if name is None else fit_runs(store, [run.run for run in runs], name)
+    network, drift = (None, None) if fitted is None else (fitted.network, fitted.drift)
     rows = rows_of(found.measurements, network)
-    return CollectResult(store.location, runs, rows, found.unavailable, found.problems, network)
+    return CollectResult(store.location, runs, rows, found.unavailable, found.problems, network, drift)
 
 
 def check_free(store: Store, name: str) -> None:
@@ -295,15 +303,16 @@ def check_free(store: Store, name: str) -> None:
         raise BadInput(f"there is a calibration '{name}' already; choose another --name")
 
 
-def fit_runs(store: Store, runs: Sequence[str], name: str) -> LinkCalibration | None:
-    """Fit a network from runs of collectives and store it."""
-    request = FitRequest(tuple(runs), name, job_keys=JOB_KEYS)
-    return fit_stored(store, request).network
+def fit_runs(store: Store, runs: Sequence[str], name: str) -> FitResult:
+    """Fit a network from runs of collectives and store it; the result says how it drifted since the one before."""
+    return fit_stored(store, FitRequest(tuple(runs), name, job_keys=JOB_KEYS))
 
 
 def _files_in(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder {folder}")
     files = rank_files(folder)
     if not files:
         raise BadInput(f"{folder} holds no files of ranks (rank-00000.jsonl and so on)")

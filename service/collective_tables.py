@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from oracle.units import format_rate, format_seconds
 from service.launch_lines import ADDRESS
+from service.network_tables import print_drift
 from service.tables import print_notes, show_table, table
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def print_measured(result: CollectivesResult) -> None:
     _say(out, f"measured {summary.visits} visits in {format_seconds(summary.elapsed_s)}; stored as {stored}")
     _say(out, f"the times of every rank are kept in {result.folder}")
     _print_notes(out, [*_unavailable(summary.unavailable), *summary.problems, *_notes_of(result.network)])
+    print_drift(out, result.drift)
 
 
 def print_collected(result: CollectResult) -> None:
@@ -54,6 +56,7 @@ def print_collected(result: CollectResult) -> None:
     if result.network is not None:
         _say(out, f"fitted {len(result.network.curves)} curves; stored as '{result.network.name}' in {result.store}")
     _print_notes(out, [*_unavailable(result.unavailable), *result.problems, *_notes_of(result.network)])
+    print_drift(out, result.drift)
 
 
 def _print_rows(out: Console, rows: Sequence[CollectiveRow]) -> None:

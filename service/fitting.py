@@ -18,6 +18,7 @@ from profiler.case import call_from_case
 from profiler.collectives.sides import MICRO as OVERLAP
 from profiler.importers.files import content_sha256
 from profiler.measurement import Measurement
+from profiler.steps.canaries import CANARY
 from service.agenda import run_labels
 from service.conditions import parse_condition
 from service.network_comparing import NetworkComparison, compared, earlier
@@ -114,7 +115,8 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     if collectives and kernels:
         raise BadInput("collectives and kernels are two calibrations; choose with --where micro=collective, or a phase")
-    left_out = len(wanted) - len(collectives) - len(kernels)
+    canaries = [item for item in wanted if item.micro == CANARY]
+    left_out = len(wanted) - len(collectives) - len(kernels) - len(canaries)
     if collectives:
         network = _fit_network(collectives, request)
         before = earlier(store, network)
@@ -124,11 +126,11 @@ def fit_stored(store: Store, request: FitRequest) -> FitResult:
     if not kernels:
         raise BadInput(f"no collective and no kernel of a layer among {len(wanted)} measurements of {', '.join(runs)}")
     known = newest_calibrations(store)
-    calibration = _fit_device(kernels, request.name, created_at, known if request.prior else [])
+    calibration = _fit_device([*kernels, *canaries], request.name, created_at, known if request.prior else [])
     labels = dict.fromkeys(label for run in runs for label in run_labels(store.facts(run)))
     calibration = replace(calibration, notes=(*labels, *_unlike(calibration, known), *calibration.notes))
     store.add_calibration(calibration, runs)
-    return FitResult(store.location, calibration, None, runs, len(kernels), left_out)
+    return FitResult(store.location, calibration, None, runs, len(kernels) + len(canaries), left_out)
 
 
 def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> LinkCalibration:
@@ -142,11 +144,11 @@ def _fit_network(collectives: Sequence[Measurement], request: FitRequest) -> Lin
 
 
 def _fit_device(
-    kernels: Sequence[Measurement], name: str, created_at: str, others: Sequence[Calibration]
+    measurements: Sequence[Measurement], name: str, created_at: str, others: Sequence[Calibration]
 ) -> Calibration:
     from calibration.calibrate import fit
 
-    return fit(kernels, name, created_at=created_at, others=others)[0]
+    return fit(measurements, name, created_at=created_at, others=others)[0]
 
 
 def _unlike(calibration: Calibration, known: Sequence[Calibration]) -> tuple[str, ...]:

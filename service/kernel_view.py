@@ -19,7 +19,7 @@ from calibration.features import canonical, execution_of, family
 from calibration.repeats import LEAST_LOG_SD
 from calibration.timers import CalibratedTimer
 from db.store import Store
-from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
+from oracle.constants import FRESH_PAGES, STEP, Calibration, Constant, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
@@ -157,7 +157,7 @@ def show_kernels(store: Store, name: str | None, question: str | None) -> ShownK
     """
     calibration = find_calibration(store, name)
     narrowing = None if question is None else narrow(calibration, question, usual_execution(calibration))
-    views = tuple(_view(calibration, fit) for fit in calibration.fits)
+    views = tuple(_view(calibration, fit) for fit in calibration.fits if fit.family not in (STEP, FRESH_PAGES))
     return ShownKernels(calibration, views, narrowing, validity_notes(calibration))
 
 
@@ -173,7 +173,9 @@ def _view(calibration: Calibration, fit: KernelFit) -> FamilyView:
     shapes = [shape for shape in calibration.shapes if _is_of(fit, shape)]
     execution = execution_of(fit.execution, fit.phase)
     calls = [canonical(LayerCall(shape.layer, shape.phase, shape.samples)) for shape in shapes]
-    prices = CalibratedTimer(replace(calibration, fits=(fit,), shapes=(), common_sd=0.0), execution).price(calls)
+    pages = [other for other in calibration.fits if other.family == FRESH_PAGES]
+    alone = replace(calibration, fits=(fit, *pages), shapes=(), common_sd=0.0)
+    prices = CalibratedTimer(alone, execution).price(calls)
     lo, hi = np.quantile(prices.draws_s, [0.1, 0.9], axis=1) if calls else (np.zeros(0), np.zeros(0))
     work = [call.layer.work(call.phase, call.samples, execution) for call in calls]
     return FamilyView(

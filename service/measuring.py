@@ -19,18 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from calibration.design import planned_cases
+from calibration.design import model_calls, planned_cases
 from db.store import Store
 from profiler.anchors import choose_anchors
 from profiler.backends.base import Backend, open_backend
 from profiler.flags import flag_notes
 from profiler.run import RunSummary, Unmeasured, describe
+from profiler.steps.canaries import choose_canaries
 from service.agenda import Agenda, Design, find_agenda, load_agenda, plan_fact, run_labels, session_fact, with_name
 from service.asking import asked_steps
 from service.checking import labels_for
 from service.claims import claimed
 from service.requests import MeasureRequest, Progress, silent
-from service.session import Round, in_fresh_process, measure_here
+from service.session import SPENT_S, Round, in_fresh_process, measure_here
 
 QUICK_BUDGET_S = 300.0
 """Enough for two visits of most quick cases on two cores."""
@@ -49,8 +50,11 @@ MANY, MANY_FROM_S = 3, 240.0
 """How many processes measure where nobody says so, and the budget in seconds from which they do: each costs some
 seconds to start, and three are the fewest that show a spread."""
 
-LEAST_S, SPENT_S = 1.0, 1e-3
-"""What a run without measurements measures in any case, and what one whose budget is spent does."""
+CANARIES_FROM_S = 120.0
+"""The least budget in seconds of which canary steps and their kernels take a share that is worth it: about 40 s."""
+
+LEAST_S = 1.0
+"""What a run without measurements measures in any case, in seconds."""
 
 NAMED = 3
 """Unmeasured cases that a note names; the others are counted."""
@@ -227,19 +231,30 @@ def working_on(
 
 
 def _begin(store: Store, request: MeasureRequest, backend: Backend) -> Agenda:
+    budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
+    canaries = choose_canaries(backend, request.execution) if budget_s >= CANARIES_FROM_S else ()
     cases = planned_cases(
         asked_steps(request.questions, request.execution),
         request.execution,
         quick=request.quick or request.questions is not None,
         asked_first=request.questions is not None,
+        canaries=[model_calls(canary.graph, canary.samples) for canary in canaries],
     )
-    budget_s = request.budget_s or (QUICK_BUDGET_S if request.quick else FULL_BUDGET_S)
-    design = Design(cases, choose_anchors(backend, request.execution), budget_s)
+    design = Design(cases, choose_anchors(backend, request.execution), canaries, budget_s)
     environment = backend.environment()
     plan = plan_fact(request, design, environment)
     run_id = store.begin_run(_command(request), backend.device, environment, [plan])
-    anchors = tuple(design.anchors)
-    return with_name(Agenda(run_id, None, tuple(cases), anchors, request.execution, request.seed, budget_s), request)
+    agenda = Agenda(
+        run_id=run_id,
+        name=None,
+        cases=tuple(cases),
+        anchors=tuple(design.anchors),
+        canaries=canaries,
+        execution=request.execution,
+        seed=request.seed,
+        budget_s=budget_s,
+    )
+    return with_name(agenda, request)
 
 
 def _command(request: MeasureRequest) -> str:

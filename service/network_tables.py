@@ -82,9 +82,14 @@ def print_fitted(result: FitResult) -> None:
     )
     out.print(escape(text), highlight=False, soft_wrap=True)
     print_notes(out, result.notes)
-    if result.drift is not None and result.drift.times:
-        out.print(f"drift against '{escape(result.drift.first.name)}':", highlight=False, soft_wrap=True)
-        _print_times(out, result.drift)
+    print_drift(out, result.drift)
+
+
+def print_drift(out: Console, drift: NetworkComparison | None) -> None:
+    """How a network that was just fitted differs from the one before of its fabric; nothing where it is the first."""
+    if drift is not None:
+        out.print(f"drift against '{escape(drift.first.name)}':", highlight=False, soft_wrap=True)
+        _print_times(out, drift)
 
 
 def print_networks(result: NetworkComparison) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.console import open_store, show
-from service.options import CalibrationName, Db, Dtypes, Json, NetworkEnvironment, NetworkName
+from service.options import CalibrationName, Db, Dtypes, Json, NetworkEnvironment, NetworkName, NoPrior
 
 
 def import_(
@@ -52,9 +52,7 @@ def fit(
         list[str] | None,
         typer.Option(metavar="KEY", help="What marks one job of a scaling study, such as tag; repeatable."),
     ] = None,
-    no_prior: Annotated[
-        bool, typer.Option("--no-prior", help="Kernels: learn nothing from the stored calibrations of other devices.")
-    ] = False,
+    no_prior: NoPrior = False,
     db: Db = None,
     json: Json = False,
 ) -> None:

@@ -103,6 +103,9 @@ ForStrategies = Annotated[
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="How long all of it may take, such as 90s or 10min.")
 ]
+NoPrior = Annotated[
+    bool, typer.Option("--no-prior", help="Kernels: learn nothing from the stored calibrations of other devices.")
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer cases: 5 minutes instead of 15.")]
 Seed = Annotated[int, typer.Option("--seed", help="Order of the cases and random inputs.")]
 Resume = Annotated[

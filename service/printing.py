@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from oracle.constants import FRESH_PAGES, STEP
 from oracle.layer import Phase
 from oracle.units import format_bytes, format_number, format_rate, format_seconds
 from service.tables import interval as _interval
@@ -117,7 +118,7 @@ def print_calibration(shown: ShownCalibration) -> None:
     console.print(f"[dim]{escape(identity)}[/]", highlight=False, soft_wrap=True)
     console.print(
         f"{len(calibration.shapes)} shapes are looked up; all kernels together are uncertain by "
-        f"{calibration.common_sd:.0%} (drift of the machine, and what a step does beside its kernels)",
+        f"{calibration.common_sd:.0%} (drift of the machine{_beside(calibration)})",
         highlight=False,
         soft_wrap=True,
     )
@@ -125,9 +126,10 @@ def print_calibration(shown: ShownCalibration) -> None:
 
 
 def _print_constants(console: Console, calibration: Calibration) -> None:
-    executions = {fit.execution for fit in calibration.fits if fit.phase != Phase.UPDATE}
+    kernels = [fit for fit in calibration.fits if fit.family not in (STEP, FRESH_PAGES)]
+    executions = {fit.execution for fit in kernels if fit.phase != Phase.UPDATE}
     table = _table("", "kernels", ">shapes", ">launch", ">effective FLOP/s", ">effective bytes/s", ">held-out error")
-    for fit in calibration.fits:
+    for fit in kernels:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
         table.add_row(escape(label), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
@@ -138,6 +140,29 @@ def _print_constants(console: Console, calibration: Calibration) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    _print_surroundings(console, calibration)
+
+
+def _print_surroundings(console: Console, calibration: Calibration) -> None:
+    """What kernels pay beside their work, inside steps and for memory, with 80 % intervals."""
+    named = {Phase.FORWARD: "forward", Phase.BACKWARD_DATA: "backward", Phase.UPDATE: "update"}
+    factors = [
+        f"{named[fit.phase]} x{factor.value:.2f} ({factor.lo:.2f} - {factor.hi:.2f})"
+        for fit in calibration.fits
+        if fit.family == STEP and fit.phase in named
+        for factor in fit.constants
+    ]
+    if factors:
+        console.print(f"inside a training step: {', '.join(factors)}", highlight=False, soft_wrap=True)
+    for rate in (fit for fit in calibration.fits if fit.family == FRESH_PAGES):
+        cell = _constant(rate, "bytes_per_s")
+        console.print(f"fresh pages for results from 32 MiB on: {cell}", highlight=False, soft_wrap=True)
+
+
+def _beside(calibration: Calibration) -> str:
+    """What the common spread holds beside the drift."""
+    measured = any(fit.family == STEP for fit in calibration.fits)
+    return "" if measured else ", and what a step does beside its kernels"
 
 
 def _kernels(fit: KernelFit) -> str:

@@ -97,9 +97,11 @@ class CalibrateRequest(MeasureRequest):
 
     Args:
         name: of the calibration; None makes one from the device and the date.
+        prior: let stored calibrations of other devices inform kernel families with few shapes.
     """
 
     name: str | None = None
+    prior: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -230,10 +232,14 @@ class ValidateRequest:
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise BadInput("name at least one model with its batch, such as resnet50:8")
-        if not self.budget_s > 0:
-            raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        _checked_steps(self.models, self.budget_s)
+
+
+def _checked_steps(models: tuple[object, ...], budget_s: float) -> None:
+    if not models:
+        raise BadInput("name at least one model with its batch, such as resnet50:8")
+    if not budget_s > 0:
+        raise OutOfRange(f"a budget is a positive time, not {budget_s} s")
 
 
 @dataclass(frozen=True)
@@ -256,10 +262,7 @@ class ProfileRequest:
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise BadInput("name at least one model with its batch, such as resnet50:8")
-        if not self.budget_s > 0:
-            raise OutOfRange(f"a budget is a positive time, not {self.budget_s} s")
+        _checked_steps(self.models, self.budget_s)
         if self.name is not None:
             checked_text("name", self.name)
         elif self.calibration is not None:

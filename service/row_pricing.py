@@ -6,10 +6,9 @@ since intervals are even in the logarithm. Nothing is pooled over groups.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from calibration.link_pricing import methods_of
 from calibration.link_rows import canonical
 from calibration.link_sources import FABRIC_KEYS, label
 from calibration.link_values import CurveKey
-from calibration.repeats import STEP_SD
+from calibration.step_factor import of_kernels_alone
 from calibration.timers import CalibratedTimer
 from db.store import Store
 from oracle.constants import Calibration
@@ -203,15 +202,10 @@ def price_kernels(calibration: Calibration, rows: Iterable[Cells]) -> Priced:
         except BadInput as error:
             found[row.line] = str(error)
     for (execution, _, _), members in by_kernels.items():
-        timer = CalibratedTimer(_of_kernels(calibration), execution)
+        timer = CalibratedTimer(of_kernels_alone(calibration), execution)
         prices = _kernel_prices(timer, [call for _, call in members])
         found |= {row.line: price for (row, _), price in zip(members, prices, strict=True)}
     return found
-
-
-def _of_kernels(calibration: Calibration) -> Calibration:
-    """The calibration without the uncertainty of what a step does beside its kernels."""
-    return replace(calibration, common_sd=math.sqrt(max(calibration.common_sd**2 - STEP_SD**2, 0.0)))
 
 
 def _kernel_prices(timer: CalibratedTimer, calls: Sequence[LayerCall]) -> Sequence[RowPrice | str]:

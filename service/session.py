@@ -8,8 +8,9 @@ process that asked for it has, so that a run that was killed is nobody's.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -17,6 +18,7 @@ from db.store import Store
 from oracle.errors import StepgaugeError
 from profiler.backends.base import Backend, open_backend
 from profiler.run import RunSettings, RunSummary, Unmeasured, measure
+from profiler.steps.canaries import visit_canaries
 from profiler.stopping import StoppingRule
 from service.agenda import Agenda, load_agenda, refused_fact
 from service.requests import Progress
@@ -30,6 +32,12 @@ VISIT_S = 0.15
 SHORTEST_VISIT_S = 0.02
 """Sampling time of one visit where the budget is short: rather all cases roughly than half of them well."""
 
+LEAST_FOR_CANARIES_S = 20.0
+"""A session with less time leaves the canaries to the run's others: they take about five seconds."""
+
+SPENT_S = 1e-3
+"""What a budget is that has been spent: a run measures nothing in it."""
+
 ANCHOR_EVERY_S = (3.0, 10.0)
 """The least and the most time between two visits of the anchors."""
 
@@ -37,7 +45,7 @@ ANCHOR_EVERY_S = (3.0, 10.0)
 def measure_here(
     store: Store, backend: Backend, agenda: Agenda, progress: Progress, max_rounds: int | None = None
 ) -> RunSummary:
-    """Measure what an agenda has left, within its budget, and store every visit at once.
+    """Measure what an agenda has left, within its budget, and store every visit at once; its canary steps first.
 
     Args:
         store: where to.
@@ -46,6 +54,8 @@ def measure_here(
         progress: told of every visit.
         max_rounds: passes over the cases after which to stop.
     """
+    if agenda.canaries and agenda.budget_s >= LEAST_FOR_CANARIES_S:
+        agenda = _after_canaries(store, backend, agenda, progress)
     settings = RunSettings(
         run_id=agenda.run_id,
         budget_s=agenda.budget_s,
@@ -60,6 +70,14 @@ def measure_here(
         store.add_fact(agenda.run_id, refused_fact(item))
 
     return measure(agenda.cases, backend, store.add_measurement, settings, progress, refuse)
+
+
+def _after_canaries(store: Store, backend: Backend, agenda: Agenda, progress: Progress) -> Agenda:
+    """Train the canaries for a moment; returns the agenda with the time that is left."""
+    begun_s = time.monotonic()
+    progress(0, len(agenda.cases), "canary steps")
+    visit_canaries(agenda.canaries, backend, agenda.execution, agenda.run_id, store.add_measurement)
+    return replace(agenda, budget_s=max(agenda.budget_s - (time.monotonic() - begun_s), SPENT_S))
 
 
 def _visit_s(budget_s: float, cases: int) -> float:

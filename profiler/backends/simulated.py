@@ -52,6 +52,8 @@ _FORWARD = {
     "concat": TrueConstants(4e-6, math.inf, 1.2e10),
     "embedding": TrueConstants(7e-6, math.inf, 5e9),
     "loss": TrueConstants(9e-6, math.inf, 2e9),
+    "matmul": TrueConstants(6e-6, 6e10, 9e9),
+    "other": TrueConstants(5e-6, math.inf, 7e9),
 }
 _UPDATE = TrueConstants(4e-6, math.inf, 1.1e10)
 _SLOWER = {Phase.FORWARD: 1.0, Phase.BACKWARD_DATA: 1.15, Phase.BACKWARD_WEIGHT: 1.4}

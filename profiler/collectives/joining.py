@@ -51,12 +51,16 @@ def _run_in(file: Path) -> str | None:
 
 
 def name_hosts(place: RankPlace, store: Any, key: bytes, remember: Remember) -> None:
-    """Let rank 0 remember the name of every rank's host; names go nowhere else and into no file of measurements.
+    """Wait until every rank has come, and let rank 0 remember the names of their hosts.
+
+    Names go nowhere else and into no file of measurements.
 
     Raises:
-        RuntimeError: a rank does not answer.
+        RuntimeError: a rank does not come.
     """
-    store.set(f"name/{place.rank}", platform.node())
+    keys = [f"name/{rank}" for rank in range(place.ranks)]
+    store.set(keys[place.rank], platform.node())
+    store.wait(keys)
     if place.rank == 0:
-        names = {store.get(f"name/{rank}").decode(errors="replace") for rank in range(place.ranks)}
+        names = {store.get(key).decode(errors="replace") for key in keys}
         remember({host_digest({name}, key): name for name in sorted(names)})

@@ -27,6 +27,7 @@ _GRACE_S = 1.0
 """Between the first sign of a failure and the judgement: the cause may show a moment after its consequence."""
 
 _TERMINATE_S = 3.0
+_STORE_WAIT_S = 10.0
 
 
 def run_here(settings: CollectiveSettings, progress: Progress) -> None:
@@ -37,9 +38,9 @@ def run_here(settings: CollectiveSettings, progress: Progress) -> None:
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_STORE_WAIT_S))
     places = [RankPlace(rank, settings.ranks, rank, "127.0.0.1", server.port, False) for rank in range(settings.ranks)]
-    store = connect(places[0])
+    store = connect(places[0], _STORE_WAIT_S)
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / str(place.rank) for place in places]
         processes: list[subprocess.Popen[bytes]] = []

@@ -18,7 +18,7 @@ from profiler.collectives.joining import Remember, name_hosts, settings_of_run
 from profiler.collectives.places import RankPlace
 from profiler.collectives.records import RankFile, rank_path
 from profiler.collectives.settings import CollectiveSettings
-from profiler.collectives.watch import Watch, all_done, connect, tell
+from profiler.collectives.watch import Watch, all_done, all_started, connect, start_wait_s, tell
 from profiler.run import Progress
 
 LOST = 3
@@ -47,6 +47,7 @@ def take_part(settings: CollectiveSettings, place: RankPlace, progress: Progress
         file = RankFile(rank_path(settings.folder, place.rank), settings.resume)
         settings = settings_of_run(settings, place, store, file.path)
         name_hosts(place, store, settings.host_key, remember)
+        all_started(store)
         from profiler.collectives.member import RankRun
 
         RankRun(settings, place, store, file, progress).run()
@@ -56,8 +57,9 @@ def take_part(settings: CollectiveSettings, place: RankPlace, progress: Progress
 @contextlib.contextmanager
 def _told_of_failure(settings: CollectiveSettings, place: RankPlace) -> Any:
     """Signs of life around a run, and a word to all others where it fails here."""
-    store, own = connect(place), connect(_guest(place))
-    watch = Watch(own, place, settings.silence_s, lambda cause: _exit(cause, LOST))
+    start_s = start_wait_s(place.ranks)
+    store, own = connect(place, start_s), connect(_guest(place), start_s)
+    watch = Watch(own, place, settings.silence_s, lambda cause: _exit(cause, LOST), start_s)
     watch.start()
     try:
         yield store
@@ -115,7 +117,7 @@ def main() -> None:
     """Be the rank that the arguments say."""
     _end_with_parent()
     settings, place = CollectiveSettings.from_json(sys.argv[1]), RankPlace(**json.loads(sys.argv[2]))
-    reported = connect(_guest(place))
+    reported = connect(_guest(place), start_wait_s(place.ranks))
 
     def progress(done: int, total: int, text: str) -> None:
         reported.set("progress", json.dumps([done, total, text]))

@@ -3,6 +3,10 @@
 A rank that was killed or stopped falls silent, the rank before it says so in the shared store, and every process reads
 that and ends. That costs each rank a few requests a second, however many ranks there are. It also works where the main
 thread is stuck in a collective, because signs come from a thread of their own, over a connection of its own.
+
+A rank that has not come yet is another matter than one that fell silent: many nodes that import torch from one network
+file system take minutes, the more of them the longer. So all ranks wait for one another for `start_wait_s`, and only
+a rank that has given a sign is held to signs.
 """
 
 from __future__ import annotations
@@ -14,33 +18,59 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from oracle.errors import RankLost
 from profiler.collectives.places import RankPlace
 
 BEAT_S = 1.0
-START_S = 50.0
-"""A rank that has given no sign at all for so long has not started: importing torch can take long."""
+START_S, START_S_PER_RANK = 120.0, 0.5
+"""How long ranks wait for one another at the start: importing torch takes seconds from a local disk, and from a network
+file system the longer the more ranks read it at once."""
 
 FAILED = "failed"
 _DONE = "done"
 _STORE_WAIT_S = 30.0
 
 
-def connect(place: RankPlace) -> Any:
-    """A connection of its own to the store of all ranks.
+def start_wait_s(ranks: int) -> float:
+    """Seconds for which ranks wait for one another at the start.
+
+    >>> start_wait_s(16), start_wait_s(1024)
+    (128.0, 632.0)
+    """
+    return START_S + START_S_PER_RANK * ranks
+
+
+def connect(place: RankPlace, wait_s: float) -> Any:
+    """A connection of its own to the store of all ranks, whose answers may take `wait_s` until `all_started`.
 
     Raises:
-        RuntimeError: nobody answers there.
+        RankLost: nobody answers there within `wait_s`.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-    store = TCPStore(
-        place.address,
-        place.port,
-        is_master=place.holds_store,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=_STORE_WAIT_S),
-    )
+    try:
+        store = TCPStore(
+            place.address,
+            place.port,
+            is_master=place.holds_store,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=wait_s),
+        )
+    except RuntimeError as error:
+        where = f"{place.address}:{place.port}"
+        if place.holds_store:
+            why = str(error).strip().partition("\n")[0]
+            raise RankLost(f"rank {place.rank} cannot open the store of all ranks at {where}: {why}") from None
+        raise RankLost(
+            f"nobody answers rank {place.rank} at {where} within {wait_s:.0f} s: the process that holds the store of "
+            "all ranks has not started there, or MASTER_ADDR or MASTER_PORT is wrong"
+        ) from None
     return PrefixStore(f"stepgauge/{place.attempt}", store)
+
+
+def all_started(store: Any) -> None:
+    """From now on an answer that takes long is a failure: every rank has come."""
+    store.set_timeout(timedelta(seconds=_STORE_WAIT_S))
 
 
 def tell(store: Any, cause: str) -> None:
@@ -60,14 +90,16 @@ class Watch:
     Args:
         store: a connection that nobody else uses.
         place: of this rank.
-        silence_s: without a sign for so long a rank counts as lost.
+        silence_s: without a sign for so long a rank that has started counts as lost.
         on_failure: called in the thread with the cause when the run must end.
+        start_s: a rank that has given no sign at all for so long has not started.
     """
 
     store: Any
     place: RankPlace
     silence_s: float
     on_failure: Callable[[str], None]
+    start_s: float
     last_contact_s: float = field(default_factory=time.monotonic)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -113,11 +145,11 @@ class Watch:
     def _lost(self, sign: bytes, silent_s: float, running_s: float) -> bool:
         if sign == _DONE.encode():
             return False
-        return silent_s > self.silence_s if sign else running_s > START_S
+        return silent_s > self.silence_s if sign else running_s > self.start_s
 
     def _loss(self, sign: bytes) -> str:
         if not sign:
-            return f"rank {self.next_rank} has not started within {START_S:.0f} s"
+            return f"rank {self.next_rank} has not started within {self.start_s:.0f} s"
         return (
             f"rank {self.next_rank} has given no sign of life for {self.silence_s:.0f} s: it was stopped or killed, or "
             "its node is gone"

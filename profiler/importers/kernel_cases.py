@@ -15,16 +15,17 @@ is torch's default on Ampere until 1.12: convolutions in TF32, the rest in float
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from oracle.errors import BadInput
 from oracle.execution import Execution
-from oracle.layer import Layer, Phase
+from oracle.layer import Layer, Phase, Shape
 from oracle.layers import Elementwise, Linear, Norm
 from oracle.pricing import LayerCall
 from oracle.windows import Conv, Pool
-from profiler.importers.tidy import Cells
+from profiler.importers.tidy import Cells, whole, whole_of
 
 
 class Unusable(BadInput):
@@ -106,15 +107,30 @@ def call_of(row: Cells) -> LayerCall | None:
     return build(row)
 
 
-def _numbers(row: Cells, *names: tuple[str, ...]) -> tuple[int, ...] | None:
+def _numbers(values: Mapping[str, str], *names: tuple[str, ...]) -> tuple[int, ...] | None:
     """One whole number per group of alternative columns, or None where one is absent."""
     found = []
     for group in names:
-        value = row.whole(*group)
+        value = whole_of(values, group)
         if value is None:
             return None
         found.append(value)
     return tuple(found)
+
+
+def _number_or(values: Mapping[str, str], names: tuple[str, ...], absent: int) -> int:
+    """The first of the columns that has a value, or what stands for an absent one.
+
+    Raises:
+        Unusable: there is a value, and it is no whole number.
+    """
+    text = next((values[name] for name in names if name in values), None)
+    if text is None:
+        return absent
+    value = whole(text)
+    if value is None:
+        raise Unusable(f"{names[-1]} '{text[:40]}' is no whole number")
+    return value
 
 
 def _rank(op: str) -> int:
@@ -140,19 +156,44 @@ _COLUMNS = {rank: _columns_of(rank) for rank in (1, 2, 3)}
 """Spatial axes -> what is read -> the alternative columns of each axis."""
 
 
-def _window(row: Cells, rank: int) -> dict[str, tuple[int, ...] | None]:
-    """Kernel, output, stride, padding and dilation by axis; the last three have defaults."""
+_WINDOW_NAMES = {
+    rank: tuple(name for part, axes in columns.items() if part != "shape" for names in axes for name in names)
+    for rank, columns in _COLUMNS.items()
+}
+
+
+class _Window(NamedTuple):
+    """What an operation slides over its input, by axis; kernel and output are None where a column is absent."""
+
+    kernel: tuple[int, ...] | None
+    output: tuple[int, ...] | None
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def _window(row: Cells, rank: int) -> _Window:
+    return _read_window(rank, row.texts_of(_WINDOW_NAMES[rank]))
+
+
+@lru_cache(maxsize=4096)
+def _read_window(rank: int, texts: tuple[str | None, ...]) -> _Window:
+    """Kernel, output, stride, padding and dilation; the last three have defaults. Tables have few windows."""
     columns = _COLUMNS[rank]
-    found = {name: _numbers(row, *columns[name]) for name in ("kernel", "output")}
-    for name, absent in (("stride", 1), ("pad", 0), ("dilation", 1)):
-        values = [row.whole(*names) for names in columns[name]]
-        found[name] = tuple([absent if value is None else value for value in values])
-    return found
+    values = {name: text for name, text in zip(_WINDOW_NAMES[rank], texts, strict=True) if text is not None}
+    for names in columns["output"]:
+        _number_or(values, names, 1)  # an extent that is no number must not pass for one that is absent
+    stride, padding, dilation = (
+        tuple([_number_or(values, names, absent) for names in columns[name]])
+        for name, absent in (("stride", 1), ("pad", 0), ("dilation", 1))
+    )
+    kernel, output = _numbers(values, *columns["kernel"]), _numbers(values, *columns["output"])
+    return _Window(kernel, output, stride, padding, dilation)
 
 
 def _spatial(row: Cells, rank: int) -> tuple[int, tuple[int, ...]] | None:
     """Samples and (channels, *extents)."""
-    shape = _numbers(row, *_COLUMNS[rank]["shape"])
+    shape = _numbers(row.values, *_COLUMNS[rank]["shape"])
     return (shape[0], shape[1:]) if shape else None
 
 
@@ -160,61 +201,62 @@ def _conv(row: Cells) -> LayerCall:
     op = row.text_of("op").lower()
     rank = _rank(op)
     spatial, window, filters = _spatial(row, rank), _window(row, rank), row.whole("K")
-    kernel = window["kernel"]
+    kernel = window.kernel
     if spatial is None or kernel is None or filters is None:
         raise Unusable(_INCOMPLETE)
-    layer = Conv.of(
-        spatial[1],
-        filters,
-        kernel,
-        stride=window["stride"],
-        padding=window["pad"],
-        dilation=window["dilation"],
-        groups=row.whole("groups") or 1,
+    transposed = "transpose" in op
+    layer = Conv(
+        in_channels=spatial[1][0],
+        out_channels=filters,
+        extents=spatial[1][1:],
+        kernel=kernel,
+        stride=window.stride,
+        padding=window.padding,
+        dilation=window.dilation,
+        groups=_number_or(row.values, ("groups",), 1),
         bias=False,
-        transposed="transpose" in op,
+        transposed=transposed,
+        output_padding=(0,) * rank if transposed else (),
     )
-    return _checked(layer, spatial[0], window["output"], row)
+    return _checked(layer, spatial[0], window.output, row)
 
 
 def _pool(row: Cells) -> LayerCall | None:
     op = row.text_of("op").lower()
     rank = _rank(op)
     spatial, window = _spatial(row, rank), _window(row, rank)
-    kernel = window["kernel"]
+    kernel = window.kernel
     if spatial is None or kernel is None:
         raise Unusable(_INCOMPLETE)
-    if set(window["dilation"] or ()) != {1}:
+    if set(window.dilation) != {1}:
         return None  # the oracle has no dilated pooling
-    layer = Pool.of(op.split("_")[0], spatial[1], kernel, stride=window["stride"], padding=window["pad"])
-    return _checked(layer, spatial[0], window["output"], row)
+    layer = Pool.of(op.split("_")[0], spatial[1], kernel, stride=window.stride, padding=window.padding)
+    return _checked(layer, spatial[0], window.output, row)
 
 
 def _checked(layer: Layer, samples: int, output: tuple[int, ...] | None, row: Cells) -> LayerCall:
     if output is not None and layer.output_shape[1:] != output:
         raise Unusable(f"the shape gives an output of {layer.output_shape[1:]}, the row says {output}")
-    return LayerCall(layer, _phase(layer, row), samples)
+    return LayerCall(layer, _phase(row), samples)
 
 
-def _phase(layer: Layer, row: Cells) -> Phase:
-    phase = PHASES[row.text_of("phase")]
-    if phase not in layer.phases:
-        raise Unusable(f"layers of kind {layer.kind} have no {phase} phase")
-    return phase
+def _phase(row: Cells) -> Phase:
+    """What the row says; `Layer.work` refuses a phase that the layer does not have."""
+    return PHASES[row.text_of("phase")]
 
 
 def _product(row: Cells) -> LayerCall | None:
-    sizes = _numbers(row, ("gm",), ("gn",), ("gk",))
+    sizes = _numbers(row.values, ("gm",), ("gn",), ("gk",))
     if sizes is None:
         raise Unusable(_INCOMPLETE)
-    if row.whole("batch") not in (None, 1):
+    if _number_or(row.values, ("batch",), 1) != 1:
         return None
     m, n, k = sizes
     transposed = (row.text_of("ta"), row.text_of("tb"))
     bias = row.text_of("op").lower() == "linear"
     if transposed == ("", ""):
         layer = Linear(in_features=k, out_features=n, bias=bias)
-        return LayerCall(layer, _phase(layer, row), m)
+        return LayerCall(layer, _phase(row), m)
     if transposed == ("N", "N"):
         return LayerCall(Linear(in_features=k, out_features=m, bias=False), Phase.FORWARD, n)
     if transposed == ("T", "N"):
@@ -226,9 +268,9 @@ def _product(row: Cells) -> LayerCall | None:
 
 def _plain_shape(row: Cells) -> tuple[int, tuple[int, ...]] | None:
     """Samples and the shape of one sample: rows and cols, or N, C and the extents that there are."""
-    if table := _numbers(row, ("rows",), ("cols",)):
+    if table := _numbers(row.values, ("rows",), ("cols",)):
         return table[0], table[1:]
-    first = _numbers(row, ("N",), ("C",))
+    first = _numbers(row.values, ("N",), ("C",))
     if first is None:
         return None
     extents = [
@@ -237,24 +279,13 @@ def _plain_shape(row: Cells) -> tuple[int, tuple[int, ...]] | None:
     return first[0], (first[1], *(extent for extent in extents if extent is not None))
 
 
-def _elementwise(name: str) -> Callable[[Cells], LayerCall]:
+def _plain(kind: Callable[[str, Shape], Elementwise | Norm], name: str) -> Callable[[Cells], LayerCall]:
     def build(row: Cells) -> LayerCall:
         shape = _plain_shape(row)
         if shape is None:
             raise Unusable(_INCOMPLETE)
-        layer = Elementwise(name, shape[1])
-        return LayerCall(layer, _phase(layer, row), shape[0])
-
-    return build
-
-
-def _norm(name: str) -> Callable[[Cells], LayerCall]:
-    def build(row: Cells) -> LayerCall:
-        shape = _plain_shape(row)
-        if shape is None:
-            raise Unusable(_INCOMPLETE)
-        layer = Norm(name, shape[1])
-        return LayerCall(layer, _phase(layer, row), shape[0])
+        layer = kind(name, shape[1])
+        return LayerCall(layer, _phase(row), shape[0])
 
     return build
 
@@ -265,10 +296,12 @@ _BUILDERS: dict[str, Callable[[Cells], LayerCall | None]] = {
     **{f"{op}_pool{rank}d": _pool for op in ("max", "avg") for rank in (1, 2, 3)},
     "gemm": _product,
     "linear": _product,
-    **{name: _elementwise(name) for name in ("relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "add", "mul")},
-    "batch_norm": _norm("batch"),
-    "ln": _norm("layer"),
-    "layer_norm": _norm("layer"),
-    "instance_norm": _norm("instance"),
+    **{
+        name: _plain(Elementwise, name) for name in ("relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "add", "mul")
+    },
+    "batch_norm": _plain(Norm, "batch"),
+    "ln": _plain(Norm, "layer"),
+    "layer_norm": _plain(Norm, "layer"),
+    "instance_norm": _plain(Norm, "instance"),
 }
 """Operations that are layers of the oracle. A group norm has no column for its groups, so it stays as it is."""

@@ -278,7 +278,7 @@ def result_error(row: Row, result: Result, collective: str, ranks: int, device: 
     time, algbw, busbw = result.time_us, result.algbw, result.busbw
     if time is None or algbw is None or busbw is None:
         return "a number is missing"
-    if result.wrong is not None and not result.wrong <= wrong_limit(row):
+    if result.wrong and not result.wrong <= wrong_limit(row):
         return f"wrong results ({result.wrong:g})"
     if time.value < FASTEST_US:
         return f"{time.value:g} us is faster than a launch"

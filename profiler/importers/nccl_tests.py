@@ -299,7 +299,7 @@ def _row(tokens: list[str], start: int, rooted: bool, width: int, line: int) -> 
 
 def _result(texts: list[str]) -> Result | None:
     numbers = [printed(text) for text in texts]
-    if any(
+    if None in numbers and any(
         number is None and text.upper() not in ("N/A", "NAN", "-NAN", "INF")
         for number, text in zip(numbers, texts, strict=True)
     ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 SLACK = 0.005
@@ -40,11 +41,17 @@ def printed(text: str) -> Printed | None:
     >>> printed("97.98"), printed("1.1e+07"), printed("XXX.XX")
     (Printed(value=97.98, half=0.005), Printed(value=11000000.0, half=500000.0), None)
     """
+    return _printed(text) if len(text) <= 40 else None
+
+
+@lru_cache(maxsize=4096)
+def _printed(text: str) -> Printed | None:
+    """Columns say the same few numbers again and again: no wrong result, the bandwidth that a link settles at."""
     whole, _, fraction = text.partition(".")
     if text.isascii() and whole.isdecimal() and len(text) < 20 and (fraction.isdecimal() or whole == text):
         return Printed(float(text), _HALVES[len(fraction)])
     match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > 40:
+    if match is None:
         return None
     decimals = len(match[3] or "") - int(match[4] or 0)
     if abs(decimals) > 30:

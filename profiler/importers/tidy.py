@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from oracle.errors import BadInput
 from profiler.importers.base import Log, Verdict
@@ -19,6 +20,9 @@ from profiler.importers.source import Source
 _TIME = re.compile(r"(?:time|step)_(ns|us|ms|s)")
 _SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,2})?")
+_LONGEST_NUMBER = 43
+"""Characters that `_NUMBER` takes at most."""
+
 LONGEST_S = 1e5
 
 
@@ -40,15 +44,24 @@ class Cells:
 
     def whole(self, *names: str) -> int | None:
         """The first of the columns as a whole number (`128` or `128.0`), or None."""
-        for name in names:
-            if name in self.values:
-                return whole(self.values[name])
-        return None
+        return whole_of(self.values, names)
+
+    def texts_of(self, names: Iterable[str]) -> tuple[str | None, ...]:
+        """The cells of some columns, None where one is empty: equal for rows that say the same of them."""
+        return tuple(map(self.values.get, names))
 
     @property
     def flags(self) -> tuple[str, ...]:
         """`calib` where the row may be used by a calibration (the others are for scoring)."""
         return ("calib",) if self.values.get("calib") in ("True", "true", "1") else ()
+
+
+def whole_of(values: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """The first of the columns that has a value as a whole number, or None."""
+    for name in names:
+        if name in values:
+            return whole(values[name])
+    return None
 
 
 def whole(text: str) -> int | None:
@@ -57,6 +70,12 @@ def whole(text: str) -> int | None:
     >>> whole("128.0"), whole("1.5"), whole("-1")
     (128, None, None)
     """
+    return _whole(text) if len(text) <= _LONGEST_NUMBER else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _whole(text: str) -> int | None:
+    """Shapes say the same few numbers again and again."""
     if text.isascii() and text.isdecimal() and len(text) < 19:
         return int(text)
     if _NUMBER.fullmatch(text) is None:

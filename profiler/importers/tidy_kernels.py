@@ -10,6 +10,7 @@ never be added to, or fitted with, the split ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from oracle.errors import BadInput
 from oracle.execution import Execution
@@ -71,7 +72,7 @@ def _measured(row: Cells, environment: Environment, log: Log) -> Measurement:
         micro=micro,
         case=case,
         phase=phase,
-        execution=execution.kernel_key,
+        execution=_kernel_key(execution),
         device_s=(row.seconds,),
         host_s=(),
         inner=1,
@@ -82,6 +83,11 @@ def _measured(row: Cells, environment: Environment, log: Log) -> Measurement:
         stopped="imported",
         flags=(*row.flags, *_converted(row)),
     )
+
+
+@lru_cache(maxsize=256)
+def _kernel_key(execution: Execution) -> str:
+    return execution.kernel_key
 
 
 def _as_it_is(row: Cells) -> tuple[str, dict[str, object], str]:

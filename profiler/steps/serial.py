@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -54,12 +53,10 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A measured training step and the medians of its phases, in seconds of the device's clock."""
+    """A measured training step, and its forward, backward and update in seconds of the device's clock, step by step."""
 
     measurement: Measurement
-    forward_s: float
-    backward_s: float
-    update_s: float
+    laps_s: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
 
 
 def _nothing(part: str) -> None:
@@ -155,7 +152,7 @@ def time_steps(
         stopped=stopped,
         flags=flags(steps.step_s, settings.rule) + host_flags(backend.name, steps.step_s, steps.host_s),
     )
-    return StepTimes(measurement, steps.phase_s(0), steps.phase_s(1), steps.phase_s(2))
+    return StepTimes(measurement, (steps.phase_s(0), steps.phase_s(1), steps.phase_s(2)))
 
 
 def device_for_steps(graph: ModelGraph, samples: int, execution: Execution, backend: Backend) -> TorchDevice:
@@ -200,8 +197,8 @@ class _Steps:
     def step_s(self) -> tuple[float, ...]:
         return tuple(sum(laps) for laps in self.laps_s)
 
-    def phase_s(self, phase: int) -> float:
-        return median(laps[phase] for laps in self.laps_s)
+    def phase_s(self, phase: int) -> tuple[float, ...]:
+        return tuple(laps[phase] for laps in self.laps_s)
 
 
 def _sample(step: TrainingStep, device: TorchDevice, rule: StoppingRule, progress: Progress) -> tuple[_Steps, str]:

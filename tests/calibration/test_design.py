@@ -18,7 +18,7 @@ from calibration.design import (
     planned_cases,
 )
 from calibration.features import QUANTITIES, family, features, quantities
-from calibration.grid import HEAD, generic_calls
+from calibration.grid import HEAD, generic_calls, large_calls
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import LAYERS, Elementwise, Linear, Norm
@@ -77,7 +77,7 @@ def test_a_full_design_has_every_kind_of_layer() -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_design_without_models_is_the_grid(quick: bool) -> None:
     sizes = [min(len(calls), HEAD) if quick else len(calls) for calls in generic_calls().values()]
-    assert len(default_cases([], Execution(), quick=quick)) == sum(sizes)
+    assert len(default_cases([], Execution(), quick=quick)) == sum(sizes) + len(large_calls())
 
 
 def test_no_case_needs_more_memory_than_promised() -> None:
@@ -208,7 +208,7 @@ def test_what_is_asked_comes_before_the_rest_of_the_grid() -> None:
     own = set(model_calls(SMALL, 8))
     ranks = [rank for rank, call in enumerate(asked) if call in own]
     families = {(family(call.layer, call.phase), call.phase) for call in asked}
-    assert max(ranks) < EXTREMES * len(families) + len(own)
+    assert max(ranks) < EXTREMES * len(families) + len(large_calls()) + len(own)
 
 
 def test_medoids_stand_for_the_small_calls_of_a_step() -> None:
@@ -221,3 +221,11 @@ def test_medoids_stand_for_the_small_calls_of_a_step() -> None:
     assert widths[0] == 16
     assert widths[-1] == 320
     assert max(b - a for a, b in pairwise(widths)) <= 160
+
+
+def test_calls_of_canaries_are_measured_without_a_grid_of_their_own() -> None:
+    step = model_calls(SMALL, 8)
+    gelu = {LayerCall(Elementwise("gelu", (64, 8, 8)), Phase.FORWARD, 4): 1}
+    plain = {item.case.call for item in planned_cases([step], Execution(), quick=True)}
+    beside = {item.case.call for item in planned_cases([step], Execution(), quick=True, canaries=[gelu])}
+    assert beside - plain == set(gelu)

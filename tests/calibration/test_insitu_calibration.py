@@ -10,7 +10,7 @@ import pytest
 from calibration.design import model_calls
 from calibration.features import canonical
 from calibration.insitu import ProfiledStep, with_profiles
-from calibration.repeats import STEP_SD
+from calibration.step_factor import STEP_SD
 from calibration.timers import ANCHORED_SD, CalibratedTimer
 from oracle.constants import Calibration
 from oracle.errors import BadInput

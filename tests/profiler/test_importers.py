@@ -234,6 +234,21 @@ def test_kernel_rows_become_layers_where_the_oracle_has_them() -> None:
     assert by_micro["bmm"].case == {"gm": 64, "gn": 64, "gk": 32, "batch": 12}
 
 
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("stride_h", "two"), ("dilation_w", "1.5"), ("groups", "all"), ("oW", "-7"), ("pad_h", "x" * 60)],
+)
+def test_a_cell_that_is_no_number_never_passes_for_an_absent_one(column: str, cell: str, tmp_path: Path) -> None:
+    head = "op,phase,dtype,N,C,H,W,K,R,S,time_ms"
+    row = "conv2d,fwd,fp32,1,3,8,8,4,3,3,1.0"
+    path = tmp_path / "kernels.csv"
+    path.write_text(f"{head},{column}\n{row},{cell}\n{row},\n")
+    report = import_file(path).report
+    # The empty cell of the second row takes the default.
+    assert (report.rows_taken, [dropped.line for dropped in report.dropped]) == (1, [2])
+    assert report.dropped[0].reason == f"{column} '{cell[:40]}' is no whole number"
+
+
 def test_cut_json_keeps_its_whole_results(tmp_path: Path) -> None:
     text = (FOLDER / "nccl_tests_json.json").read_text()
     cut = tmp_path / "cut.json"

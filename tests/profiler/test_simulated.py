@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from calibration.design import default_cases
 from oracle.errors import OutOfMemory
 from oracle.execution import Execution
 from oracle.layer import Phase
@@ -32,6 +33,11 @@ def test_true_time_is_launch_plus_arithmetic_plus_traffic() -> None:
     # 3 samples: 2 * 3 * 4 * 2 = 48 FLOP; 3 * (4 + 2) + 8 = 26 items of 4 bytes.
     expected = constants.launch_s + 48 / constants.flop_per_s + 104 / constants.bytes_per_s
     assert true_seconds(Linear(4, 2, bias=False), Phase.FORWARD, 3, Execution()) == pytest.approx(expected)
+
+
+def test_every_case_of_a_default_design_takes_time() -> None:
+    cases = default_cases([], Execution(), quick=False)
+    assert min(true_seconds(c.call.layer, c.call.phase, c.call.samples, c.execution) for c in cases) > 0
 
 
 def test_an_update_launches_once_per_tensor() -> None:

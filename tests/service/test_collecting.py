@@ -229,6 +229,31 @@ def test_collect_adds_a_run_once_and_what_grew_of_it(
     assert _measured(db) == 5
 
 
+def test_a_second_calibration_from_collected_files_shows_its_drift(
+    stepgauge: Callable[..., Any], make_measurement: MakeMeasurement, tmp_path: Path
+) -> None:
+    db, monday, friday = tmp_path / "store.sqlite", tmp_path / "monday", tmp_path / "friday"
+    _write(monday, _visits(make_measurement, "first", (0, 1)))
+    slower = [
+        replace(item, device_s=tuple(2 * s for s in item.device_s), host_s=tuple(2 * s for s in item.host_s))
+        for item in _visits(make_measurement, "second", (0, 1))
+    ]
+    _write(friday, slower)
+    ran = stepgauge("collect", monday, "--name", "monday", "--json", "--db", db)
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["drift"] is None
+    ran = stepgauge("collect", friday, "--name", "friday", "--json", "--db", db)
+    assert ran.code == 0, ran.err
+    drift = json.loads(ran.out)["drift"]
+    # Every one of the five sizes takes twice as long.
+    assert (drift["first"], drift["second"]) == ("monday", "friday")
+    assert [(item["sizes"], round(item["ratio"], 6)) for item in drift["times"]] == [(5, 2.0)]
+    ran = stepgauge("collect", friday, "--name", "sunday", "--db", db)
+    assert "drift against '" in ran.out
+    # Without a name nothing is fitted, so nothing drifts.
+    assert _collect(stepgauge, db, friday)["drift"] is None
+
+
 def test_collect_names_what_is_missing_cut_short_or_of_another_run(
     stepgauge: Callable[..., Any], make_measurement: MakeMeasurement, tmp_path: Path
 ) -> None:

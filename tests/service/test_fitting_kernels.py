@@ -125,15 +125,22 @@ def test_a_family_of_three_shapes_is_fitted_and_another_shape_is_priced(
     fit: Callable[..., Any], stepgauge: Stepgauge, tmp_path: Path
 ) -> None:
     three = [f"V100,linear,fwd,fp32,{m},512,512,{5 + m / 10}" for m in (64, 1024, 16384)]
-    assert fit("three", three).code == 0
+    ran = fit("three", three)
+    assert ran.code == 0
+    said = "fewer than 5 shapes of linear.forward (3): prices of other shapes rest on very little"
+    assert said in json.loads(ran.out)["notes"]
     assert np.isfinite(mape(stepgauge, tmp_path, "three", rows("V100", 5, 1)))
 
 
 def test_equal_shapes_and_equal_times_still_fit(fit: Callable[..., Any], stepgauge: Stepgauge, tmp_path: Path) -> None:
-    assert fit("one", ["V100,linear,fwd,fp32,64,64,64,10"] * 20).code == 0
+    one = fit("one", ["V100,linear,fwd,fp32,64,64,64,10"] * 20)
+    assert one.code == 0
+    assert any("fewer than 5 shapes of linear.forward (1)" in note for note in json.loads(one.out)["notes"])
     flat = [f"V100,linear,fwd,fp32,{16 + step},64,64,10" for step in range(30)]
     ran = fit("flat", flat)
     assert ran.code == 0, ran.err
+    said = "all shapes of linear.forward (30) took the very same time: nothing but a launch is known"
+    assert said in json.loads(ran.out)["notes"]
     assert mape(stepgauge, tmp_path, "flat", ["V100,linear,fwd,fp32,99,64,64,10"]) < 0.02
 
 
