@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from calibration.draws import bank, pick, unit_mean_factors
+from calibration.draws import standard_rows, unit_mean_factors
 from calibration.features import family, stand_ins
 from oracle.constants import Calibration
 from oracle.enqueueing import HostPrices
@@ -44,8 +44,8 @@ class HostClock:
 
     def __init__(self, calibration: Calibration, execution: Execution) -> None:
         self._execution = execution
-        rows = bank()[[pick("/".join((calibration.device, calibration.validity_key, calibration.created_at, "host")))]]
-        common = np.append(1.0, unit_mean_factors(HOST_SD * rows)[0])
+        text = "/".join((calibration.device, calibration.validity_key, calibration.created_at, "host"))
+        common = np.append(1.0, unit_mean_factors(HOST_SD * standard_rows(text, 1))[0])
         known = {
             (constant.family, constant.phase, constant.execution, constant.quantity): common
             * np.append(constant.value, constant.draws)
