@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calibration.drift import steadied
+from calibration.enqueue_fit import with_enqueueing
 from calibration.family_fit import FittedFamily, fit_best
 from calibration.features import family
 from calibration.fresh_pages import page_fit, without_pages
@@ -99,7 +100,10 @@ def fit(
         created_at=created_at,
         environment=dict(environment.identity),
         validity_key=environment.validity_key,
-        fits=(*(result.fit for result in fits.values() if result.fit is not None), *pages.values()),
+        fits=(
+            *with_enqueueing([result.fit for result in fits.values() if result.fit is not None], found),
+            *pages.values(),
+        ),
         shapes=shapes,
         common_sd=drift_sd(found),
     )

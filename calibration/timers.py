@@ -36,10 +36,12 @@ from numpy.typing import NDArray
 
 from calibration.call_quantities import call_quantities
 from calibration.draws import bank, pick, unit_mean_factors
+from calibration.enqueue import HostClock
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
 from calibration.fresh_pages import fresh_bytes, fresh_curve, without_pages
 from calibration.stored_model import StoredModel, read_model
 from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
+from oracle.enqueueing import HostPrices
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats, Ints
 from oracle.execution import Execution
@@ -129,6 +131,7 @@ class CalibratedTimer:
         # all the rest of a prediction.
         self._remembered = lru_cache(maxsize=128)(self._priced)
         self._lines: dict[tuple[Layer, Phase], _Line | None] = {}
+        self._host = HostClock(calibration, execution)
 
     @cached_property
     def _page_s(self) -> tuple[float, Floats]:
@@ -163,6 +166,10 @@ class CalibratedTimer:
             draws_s=np.array([price.draws_s for price in known]),
             methods=tuple(price.method for price in known),
         )
+
+    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> HostPrices | None:
+        """The host's seconds of each call; see `oracle.enqueueing.Enqueues`."""
+        return self._host.enqueue(calls, execution)
 
     def over_samples(self, calls: Sequence[LayerCall], samples: Ints) -> Curves:
         """Middles of calls on many numbers of samples; see `oracle.pricing.ManySamples`."""

@@ -4,9 +4,9 @@ A limit (L) is inherent to the strategy, a bottleneck (B) comes from the framewo
 of ParaDL: FB forward and backward, GE gradient exchange, WU weight update. Each finding has its share (of the step, or
 of what a device holds), says in words why it is so large, and names changes that the same engine was asked to compute:
 a remedy is a projection, not advice from experience. Remedies that would not fit, that leave the share as it is, or
-that lower a share of the step by making the step longer, are not named. ParaDL's table is extended by two lines that
-its measurements could not show: the part of kernels that does not shrink with the batch, and the waiting of a
-synchronous step for its slowest device.
+that lower a share of the step by making the step longer, are not named. ParaDL's table is extended by three lines that
+its measurements could not show: the part of kernels that does not shrink with the batch, what a device waits for the
+host that enqueues its kernels, and the waiting of a synchronous step for its slowest device.
 """
 
 from __future__ import annotations

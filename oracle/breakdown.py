@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from oracle.enqueueing import host_of_calls
 from oracle.plan import Exchange, Place, Plan, Stage, StepPart, Task, tasks_of
 from oracle.pricing import LayerCall, LayerTimer, Method, Transfer, TransferTimer
 from oracle.questions import passes_of
@@ -30,6 +31,8 @@ class KernelItem:
         count: how often per step; a share of shared calls.
         seconds: all of them together.
         method: how the price is known.
+        host_s: what the host needs to enqueue them, all together, beside what an optimizer's step costs it once; None
+            where that is not known.
     """
 
     stage: int
@@ -39,6 +42,7 @@ class KernelItem:
     count: float
     seconds: float
     method: Method
+    host_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,14 @@ def kernels_of(plan: Plan, timer: LayerTimer) -> tuple[KernelItem, ...]:
     named = [(i, *each) for i, stage in enumerate(plan.stages) for each in _named_tasks(plan, stage)]
     calls = list(dict.fromkeys(task.call for _, _, task, _ in named))
     prices = timer.price(calls)
+    host = host_of_calls(timer, calls, plan.job.execution)
     place = {call: index for index, call in enumerate(calls)}
     items = []
     for stage, name, task, runs in named:
         index, count = place[task.call], runs * passes_of(plan, (stage, task.part, Place.INSIDE))
         seconds = count * float(prices.middle_s[index])
-        items.append(KernelItem(stage, name, task.part, task.call, count, seconds, prices.methods[index]))
+        host_s = None if host is None else count * float(host.calls_s[index, 0])
+        items.append(KernelItem(stage, name, task.part, task.call, count, seconds, prices.methods[index], host_s))
     return tuple(items)
 
 

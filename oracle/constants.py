@@ -32,9 +32,15 @@ UNITS = {
     "winograd_factor": "1",
     "wave_exponent": "1",
     "step_factor": "1",
+    "enqueue_s": "s",
+    "enqueue_step_s": "s",
 }
-"""The quantities that a constant may be, with their units; the factor of Winograd and the exponent of waves belong to
-the roofline law alone, the factor of a step to the family `STEP`."""
+"""The quantities that a constant may be, with their units.
+
+The factor of Winograd and the exponent of waves belong to the roofline law alone, the factor of a step to the family
+`STEP`. `enqueue_s` and `enqueue_step_s` are the host's and no part of the device's time: what it needs to ask for a
+call (of an update: for each tensor), and for a step of an optimizer beside that.
+"""
 
 POSSIBLE = {
     "launch_s": (1e-12, 1e6),
@@ -43,6 +49,8 @@ POSSIBLE = {
     "winograd_factor": (0.04, 25.0),
     "wave_exponent": (1e-6, 1.5),
     "step_factor": (0.1, 10.0),
+    "enqueue_s": (1e-12, 1e6),
+    "enqueue_step_s": (1e-12, 1e6),
 }
 """Far beyond any device on both sides: what lies outside is a slip, and would overflow further on."""
 
@@ -113,7 +121,7 @@ class KernelFit:
 
     Args:
         constants: of the additive law `launch_s` and those of `flop_per_s` and `bytes_per_s` that the measurements
-            identify; of the roofline law all that were fitted.
+            identify; of the roofline law all that were fitted. On accelerators also what enqueueing costs the host.
         shapes: distinct shapes fitted; samples: raw samples behind them.
         held_out_error: mean |predicted / measured - 1| on shapes left out of the fit.
         residual_sd: standard deviation of ln(measured / predicted) on shapes left out of the fit.

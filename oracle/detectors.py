@@ -19,7 +19,7 @@ from oracle.memory import MemoryKind
 from oracle.plan import Microbatched, StepPart
 from oracle.projection import FORWARD_BACKWARD, total_of
 from oracle.strategies.serial import Serial
-from oracle.units import format_bytes
+from oracle.units import format_bytes, format_seconds
 from oracle.whatif import WhatIf
 
 SMALLEST = 0.02
@@ -200,6 +200,20 @@ def _fixed(case: Case) -> float:
     return counted / case.step_s
 
 
+def _host(case: Case) -> float:
+    return total_of(case.projection.host_wait).middle / case.step_s
+
+
+def _why_host(case: Case) -> str:
+    host, kernels = total_of(case.projection.host).middle, case.projection.compute_total.middle
+    parts = case.projection.host_wait
+    most = max(parts, key=lambda part: parts[part].middle).replace("_", " ")
+    return (
+        f"the host needs {format_seconds(host)} to enqueue what the device computes in {format_seconds(kernels)}, "
+        f"and lags most in {most}"
+    )
+
+
 def _stragglers(case: Case) -> float:
     return case.projection.stragglers.middle / case.step_s
 
@@ -298,6 +312,10 @@ DETECTORS = (
         smallest=0.1,
     ),
     Detector(
+        *("enqueueing by the host", "compute", "B", "FB, WU", _host, _why_host),
+        changes=(whatif.twice_the_batch, whatif.cuda_graphs, whatif.fused_optimizer),
+    ),
+    Detector(
         *("stragglers", "compute", "B", "all", _stragglers),
         why=lambda case: f"a synchronous step waits for the slowest of {case.job.devices} devices",
         changes=(),
@@ -315,4 +333,4 @@ DETECTORS = (
         smallest=0.9,
     ),
 )
-"""ParaDL's Table V, and the two lines beyond it."""
+"""ParaDL's Table V, and the three lines beyond it."""

@@ -5,6 +5,9 @@ The times of every part of every stage are then put together as the plan's sched
 is its steps times the *mean* step: what many steps add up to is their mean, and skewed times have a mean above their
 middle.
 
+The host. Where a timer knows what enqueueing kernels costs the host, a step takes the longer of that and of what the
+devices need, kernels, transfers, bubbles and stragglers together (`oracle.enqueueing` says why).
+
 Stragglers. A synchronous step waits for its slowest device: its kernels take the expected maximum over all devices of
 their spread (`Cluster.device_spread`), so the middle of a step grows with the number of devices.
 """
@@ -12,11 +15,12 @@ their spread (`Cluster.device_spread`), so the middle of a step grows with the n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from oracle.autograd import AUTOGRAD
+from oracle.enqueueing import host_of_step, host_times, waits_for_host
 from oracle.estimate import DRAWS, Estimate, Floats
 from oracle.memory import Memory, MemoryRule, memory_of, refusal_of
 from oracle.plan import Job, Plan, StepPart, Strategy
@@ -63,21 +67,27 @@ def project(
     compute, communication, bubble = _estimates(spent.compute), _estimates(spent.communication), _estimate(spent.bubble)
     computing = total_of(compute)
     stragglers = computing.expected_max(job.devices, job.cluster.device_spread) - computing
+    device = computing + total_of(communication) + bubble + stragglers
+    host = host_times(plan, layer_timer)
+    asking = {} if host is None else host_of_step(plan, host)
+    host_wait = _estimates(waits_for_host(asking, spent.compute, device)) if asking else {}
     memory = memory_of(plan, memory_rule)
     return Projection(
         strategy=strategy.name,
         job=job,
         reason=refusal_of(job, strategy, memory, memory_rule) if suggest_batch else memory.refusal or "",
         samples_per_device=plan.samples,
-        step=computing + total_of(communication) + bubble + stragglers,
+        step=device + total_of(host_wait) if host_wait else device,
         compute=compute,
         communication=communication,
         bubble=bubble,
         stragglers=stragglers,
         hidden=_estimate(spent.hidden),
+        host=_estimates(asking),
+        host_wait=host_wait,
         memory=memory,
         methods=methods,
-        notes=_notes(plan, memory, methods),
+        notes=(*_notes(plan, memory, methods), *_host_notes(device, host_wait)),
     )
 
 
@@ -130,3 +140,11 @@ def _notes(plan: Plan, memory: Memory, methods: Mapping[Method, float]) -> tuple
     if memory.fits is None:
         notes.append("the memory of the device is not known, so whether it fits was not checked")
     return tuple(notes)
+
+
+def _host_notes(device: Estimate, host_wait: Mapping[StepPart, Estimate]) -> Iterator[str]:
+    """That the step is as long as its host needs."""
+    wait_s = total_of(host_wait).middle if host_wait else 0.0
+    share = wait_s / (device.middle + wait_s) if wait_s else 0.0
+    if share >= MENTIONED_SHARE:
+        yield f"{share:.0%} of the step waits for the host, which enqueues kernels slower than the device runs them"

@@ -43,6 +43,8 @@ class Projection:
         bubble: what a pipeline's busiest device waits for others while the pipeline fills and drains.
         stragglers: what all devices wait for the slowest of them.
         hidden: transfers that run behind kernels; no part of the step.
+        host: what the host needs to enqueue the kernels of each part, beside the devices; empty where it is not known.
+        host_wait: what the step waits for its host in each of its parts.
         memory: what a device holds.
         methods: the share of the step that is known in each way; the shares add up to 1.
         notes: what a reader has to know, one line each.
@@ -58,6 +60,8 @@ class Projection:
     bubble: Estimate = NONE
     stragglers: Estimate = NONE
     hidden: Estimate = NONE
+    host: PartTimes = field(default_factory=dict)
+    host_wait: PartTimes = field(default_factory=dict)
     memory: Memory | None = None
     methods: Mapping[Method, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -80,8 +84,8 @@ class Projection:
     @property
     def forward_backward(self) -> Estimate:
         """FB: forward and backward, with the transfers and the waiting inside them."""
-        busy = total_of(self.compute, FORWARD_BACKWARD) + total_of(self.communication, FORWARD_BACKWARD)
-        return busy + self.bubble + self.stragglers
+        kinds = (self.compute, self.communication, self.host_wait)
+        return sum((total_of(times, FORWARD_BACKWARD) for times in kinds), start=self.bubble + self.stragglers)
 
     @property
     def gradient_exchange(self) -> Estimate:
@@ -94,7 +98,8 @@ class Projection:
         return self._part(StepPart.UPDATE)
 
     def _part(self, part: StepPart) -> Estimate:
-        return total_of(self.compute, (part,)) + total_of(self.communication, (part,))
+        kinds = (self.compute, self.communication, self.host_wait)
+        return sum((total_of(times, (part,)) for times in kinds), start=NONE)
 
     @property
     def epoch(self) -> Estimate | None:
@@ -116,8 +121,9 @@ class Projection:
         and `steps_per_epoch` say what was asked; `feasible` and `reason` whether it can be done. Every time is null or
         an object with `middle` and the interval `lo` to `hi` at `level`, in seconds: `step_s`, `epoch_s`, the ParaDL
         split `forward_backward_s`, `gradient_exchange_s`, `weight_update_s`, and `compute_s` and `communication_s` by
-        part of the step; `bubble_s`, `stragglers_s` and `hidden_s` are times too. `samples_per_s` is a rate in the same
-        form. `memory` has `by_kind_bytes`, `total_bytes`, `capacity_bytes`, `fits` and `risk`, the
+        part of the step; `bubble_s`, `stragglers_s` and `hidden_s` are times too. `host_s` and `host_wait_s`, by part,
+        are what the host needs to enqueue kernels and what of the step waits for it. `samples_per_s` is a rate in the
+        same form. `memory` has `by_kind_bytes`, `total_bytes`, `capacity_bytes`, `fits` and `risk`, the
         probability that it does not fit. `methods` are shares of the
         step, `notes` lines of text.
         """
@@ -140,6 +146,8 @@ class Projection:
             "bubble_s": _estimate_to_dict(self.bubble if known else None),
             "stragglers_s": _estimate_to_dict(self.stragglers if known else None),
             "hidden_s": _estimate_to_dict(self.hidden if known else None),
+            "host_s": {part.value: _estimate_to_dict(time) for part, time in self.host.items()},
+            "host_wait_s": {part.value: _estimate_to_dict(time) for part, time in self.host_wait.items()},
             "memory": _memory_to_dict(self.memory),
             "methods": {method.value: share for method, share in self.methods.items()},
             "notes": list(self.notes),

@@ -99,8 +99,8 @@ def combine(
 
 
 def _sequential(passes: int, stages: Sequence[StageTimes]) -> Spent:
-    compute = _repeated(_sum_of(stage.compute for stage in stages), passes)
-    moved = _sum_of(moved for stage in stages for moved in stage.moved.values())
+    compute = _repeated(sum_of(stage.compute for stage in stages), passes)
+    moved = sum_of(moved for stage in stages for moved in stage.moved.values())
     return Spent(compute, _repeated(moved, passes))
 
 
@@ -117,7 +117,7 @@ def _microbatched(plan: Plan, kind: str, stages: Sequence[StageTimes], segments:
     }
     busiest = np.stack(np.broadcast_arrays(*(stage.busy(*FORWARD_BACKWARD) for stage in stages))).argmax(axis=0)
     passes = segments * plan.accumulation
-    compute, inside = ({part: _chosen(busiest, [each.get(part, ZERO) for each in times]) * passes
+    compute, inside = ({part: chosen(busiest, [each.get(part, ZERO) for each in times]) * passes
                         for part in FORWARD_BACKWARD}
                        for times in ([stage.compute for stage in stages],
                                      [stage.moved[Place.INSIDE] for stage in stages]))  # fmt: skip
@@ -127,10 +127,10 @@ def _microbatched(plan: Plan, kind: str, stages: Sequence[StageTimes], segments:
         part: _largest(stage.moving(Place.INSIDE, part) for stage in stages)
         for part in (StepPart.GRADIENT_EXCHANGE, StepPart.UPDATE)
     }
-    return Spent(_known(compute | once), _known(_sum_of((between, inside, exchange))), bubble)
+    return Spent(_known(compute | once), _known(sum_of((between, inside, exchange))), bubble)
 
 
-def _chosen(index: NDArray[np.intp], values: Sequence[Floats]) -> Floats:
+def chosen(index: NDArray[np.intp], values: Sequence[Floats]) -> Floats:
     """For each entry the value that its index names."""
     table = np.stack([np.broadcast_to(value, index.shape) for value in values])
     found: Floats = np.take_along_axis(table, index[np.newaxis], axis=0)[0]
@@ -139,8 +139,8 @@ def _chosen(index: NDArray[np.intp], values: Sequence[Floats]) -> Floats:
 
 def _rounds(count: int, passes: int, stages: Sequence[StageTimes], factors: Factors | None) -> Spent:
     once, rounds = stages
-    compute = _sum_of((once.compute, _repeated(rounds.compute, count)))
-    moved = _sum_of((once.moved[Place.INSIDE], _repeated(rounds.moved[Place.INSIDE], count)))
+    compute = sum_of((once.compute, _repeated(rounds.compute, count)))
+    moved = sum_of((once.moved[Place.INSIDE], _repeated(rounds.moved[Place.INSIDE], count)))
     junction = once.moved[Place.BETWEEN]
     busy = rounds.busy(*FORWARD_BACKWARD)
     ends = ends_of([Item(busy)], [Item(added(junction))], factors)
@@ -148,7 +148,7 @@ def _rounds(count: int, passes: int, stages: Sequence[StageTimes], factors: Fact
     # Shared out evenly between forward and backward, as what is sent is.
     waits = {part: seconds + exposed / len(junction) for part, seconds in junction.items()}
     hidden = np.maximum((added(junction) * (count - 1) - (exposed if junction else ZERO)) * passes, 0.0)
-    return Spent(_repeated(compute, passes), _repeated(_sum_of((moved, waits)), passes), hidden=hidden)
+    return Spent(_repeated(compute, passes), _repeated(sum_of((moved, waits)), passes), hidden=hidden)
 
 
 def _overlapped(passes: int, stages: Sequence[StageTimes], factors: Factors | None) -> Spent:
@@ -156,9 +156,9 @@ def _overlapped(passes: int, stages: Sequence[StageTimes], factors: Factors | No
     if passes > 1:
         earlier = _two_streams(stages, factors, exchange=False)
         before = {part: earlier[part] * (passes - 1) for part in FORWARD_BACKWARD if part in earlier}
-        waits = _sum_of((before, waits))
-    sent = _sum_of(moved for stage in stages for moved in stage.moved.values())
-    compute = _repeated(_sum_of(stage.compute for stage in stages), passes)
+        waits = sum_of((before, waits))
+    sent = sum_of(moved for stage in stages for moved in stage.moved.values())
+    compute = _repeated(sum_of(stage.compute for stage in stages), passes)
     hidden = np.maximum(added(_repeated(sent, passes)) - added(waits), 0.0)
     return Spent(compute, waits, hidden=hidden)
 
@@ -206,7 +206,7 @@ def _largest(values: Iterable[Floats]) -> Floats:
     return reduce(np.maximum, values)
 
 
-def _sum_of(times: Iterable[PartSeconds]) -> dict[StepPart, Floats]:
+def sum_of(times: Iterable[PartSeconds]) -> dict[StepPart, Floats]:
     """The sums of equal parts, in the order of a step."""
     parts: dict[StepPart, Floats] = {}
     for each in times:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from oracle.enqueueing import host_of_step, host_times
 from oracle.estimate import Floats, Ints, slowest_of
 from oracle.memory import Lots, ManyBatches, MemoryRule, memory_of, stages_of_devices
 from oracle.plan import Job, Plan, Shares, Strategy
@@ -162,6 +163,9 @@ def _rows(predictor: Predictor, job: Job, how: Strategy, batches: Ints) -> Float
     spent = combine(family.last, stage_times(family.last, kernels, moves), family.shares.segments, middles)
     computing, moved_s = added(spent.compute), added(spent.communication)
     step_s = computing * slowest_of(job.devices, job.cluster.device_spread) + moved_s + spent.bubble
+    host = host_times(family.last, predictor.layers)
+    if host is not None:
+        step_s = np.maximum(step_s, added(host_of_step(family.last, host.middles, family.shares.segments)))
     columns = np.broadcast_arrays(step_s, moved_s, _peak_bytes(predictor.memory, family))
     return np.stack(columns)[:, index]
 

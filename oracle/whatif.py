@@ -126,6 +126,20 @@ def more_segments(job: Job, strategy: Strategy) -> Change | None:
     return Change(f"{segments} segments", job, how)
 
 
+def cuda_graphs(job: Job, strategy: Strategy) -> Change | None:
+    """All kernels of a step captured once and launched together."""
+    if job.execution.graph:
+        return None
+    return Change("a CUDA graph of the step", replace(job, execution=replace(job.execution, graph=True)), strategy)
+
+
+def fused_optimizer(job: Job, strategy: Strategy) -> Change | None:
+    """An optimizer that updates all tensors in one kernel."""
+    if job.execution.update == "fused":
+        return None
+    return Change("a fused optimizer", replace(job, execution=replace(job.execution, update="fused")), strategy)
+
+
 def data_parallelism(job: Job, strategy: Strategy) -> Change | None:
     """No model parallelism at all."""
     if isinstance(strategy, Data) or job.devices == 1:

@@ -219,18 +219,21 @@ def _print_bottlenecks(out: Console, title: str, found: Sequence[Bottleneck]) ->
 
 def _parts(row: Row) -> Table:
     projection = row.projection
-    made = table("Where the step goes", "part", ">kernels", ">transfers waited for", ">share")
+    hosts = (">host", ">waiting for it") if projection.host else ()
+    made = table("Where the step goes", "part", ">kernels", ">transfers waited for", *hosts, ">share")
     whole = projection.step.middle if projection.step is not None else 1.0
     for part in dict.fromkeys((*projection.compute, *projection.communication)):
-        compute, moved = (times[part].middle if part in times else 0.0 for times in
-                          (projection.compute, projection.communication))  # fmt: skip
-        cells = (_seconds(compute), _seconds(moved), f"{(compute + moved) / whole:.1%}")
+        kinds = (projection.compute, projection.communication, projection.host, projection.host_wait)
+        compute, moved, host, wait = (times[part].middle if part in times else 0.0 for times in kinds)
+        waits = (_seconds(host), _seconds(wait)) if hosts else ()
+        cells = (_seconds(compute), _seconds(moved), *waits, f"{(compute + moved + wait) / whole:.1%}")
         made.add_row(part.replace("_", " "), *cells)
+    blank = [""] * len(hosts)
     for name, seconds in (("bubble", projection.bubble), ("stragglers", projection.stragglers)):
         if seconds.middle:
-            made.add_row(name, "-", format_seconds(seconds.middle), f"{seconds.middle / whole:.1%}")
+            made.add_row(name, "-", format_seconds(seconds.middle), *blank, f"{seconds.middle / whole:.1%}")
     if projection.hidden.middle:
-        made.add_row("(hidden)", "-", format_seconds(projection.hidden.middle), "no part of it")
+        made.add_row("(hidden)", "-", format_seconds(projection.hidden.middle), *blank, "no part of it")
     return made
 
 
@@ -243,6 +246,7 @@ def _layers(items: Sequence[KernelItem]) -> Table:
     made = table(
         f"Kernels: {len(by_layer)} layers, {format_seconds(total)}",
         *("layer", "kind", ">forward", ">backward data", ">backward weight", ">update", ">share", "bound by"),
+        *((">host",) if (hosts := any(item.host_s is not None for item in items)) else ()),
     )
     bound = rates_of(items)
     for name in ranked[:LAYERS]:
@@ -251,11 +255,13 @@ def _layers(items: Sequence[KernelItem]) -> Table:
                  ("forward", "backward_data", "backward_weight", "update")]  # fmt: skip
         largest = max(own, key=lambda item: item.seconds)
         times = [_seconds(seconds) for seconds in cells]
-        made.add_row(escape(name), largest.call.layer.kind, *times, f"{sum(cells) / total:.1%}", bound.of(largest))
+        said = [f"{sum(cells) / total:.1%}", bound.of(largest)]
+        said += [_seconds(sum(item.host_s or 0.0 for item in own))] if hosts else []
+        made.add_row(escape(name), largest.call.layer.kind, *times, *said)
     rest = ranked[LAYERS:]
     if rest:
         left = sum(item.seconds for name in rest for item in by_layer[name])
-        made.add_row(f"({len(rest)} more)", "", "", "", "", "", f"{left / total:.1%}", "")
+        made.add_row(f"({len(rest)} more)", "", "", "", "", "", f"{left / total:.1%}")
     return made
 
 

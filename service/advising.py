@@ -235,6 +235,7 @@ def kernel_to_dict(item: KernelItem) -> dict[str, Any]:
         "samples": item.call.samples,
         "count": item.count,
         "seconds": item.seconds,
+        "host_s": item.host_s,
         "flop_per_s": item.count * work.flop / item.seconds if item.seconds else None,
         "method": item.method.value,
     }

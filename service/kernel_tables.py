@@ -65,7 +65,8 @@ def _constant(constant: Constant) -> str:
     if constant.unit == "1":
         return f"{constant.quantity} {constant.value:.2f}"
     if constant.unit == "s":
-        return f"launch {format_seconds(constant.value)}"
+        what = {"launch_s": "launch", "enqueue_s": "enqueue", "enqueue_step_s": "enqueue a step"}[constant.quantity]
+        return f"{what} {format_seconds(constant.value)}"
     return format_rate(constant.value, constant.unit)
 
 

@@ -9,6 +9,9 @@ constant.
 Noise is multiplicative and log-normal, drawn anew for every sample, with the true time as its median. A drift (the
 same for all cases, a sine in the number of the sample), outliers (a share of samples that take a multiple), a second
 mode and a clock that falls can be added, and a memory that some cases exceed.
+
+By default the host does the work, as on a CPU. With a `TrueHost` the device is an accelerator: its environment counts
+multiprocessors, and the host's seconds are those of enqueueing, whatever the shape, with a noise of their own.
 """
 
 from __future__ import annotations
@@ -108,6 +111,28 @@ class Disturbance:
     throttled_factor: float = 1.25
 
 
+@dataclass(frozen=True)
+class TrueHost:
+    """What it really costs the host to enqueue.
+
+    Args:
+        call_s: a forward call; backward takes the factors of `host_seconds`.
+        tensor_s, step_s: an optimizer's step, for each tensor and once.
+        noise_sd: of ln(sample / true).
+    """
+
+    call_s: float = 3e-5
+    tensor_s: float = 1e-5
+    step_s: float = 8e-5
+    noise_sd: float = 0.05
+
+    def host_seconds(self, layer: Layer, phase: Phase) -> float:
+        """How long the host needs for one call without noise."""
+        if phase is Phase.UPDATE:
+            return self.step_s + self.tensor_s * len(layer.param_shapes)
+        return self.call_s * {Phase.FORWARD: 1.0, Phase.BACKWARD_DATA: 0.8, Phase.BACKWARD_WEIGHT: 0.9}[phase]
+
+
 @dataclass
 class SimulatedDevice:
     """A device whose every sample follows from its seed and the samples taken before it.
@@ -116,21 +141,26 @@ class SimulatedDevice:
         seed: of the noise.
         disturbance: what stands between the true time and a sample.
         memory_bytes: what the operands and the result of a case have to fit into.
+        host: of an accelerator; None: the host does the work.
     """
 
     seed: int = 0
     disturbance: Disturbance = Disturbance()
     memory_bytes: float = math.inf
+    host: TrueHost | None = None
     name: str = field(default="simulated", init=False)
     device: str = field(default="simulated device", init=False)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
         self._taken = 0
+        self._host_random = np.random.default_rng((self.seed, 1))
 
     def environment(self) -> Environment:
         """The seed is state: two seeds are two runs on the same kind of device."""
         identity = {"device": self.device, "law": "additive"}
+        if self.host is not None:
+            identity |= {"multiprocessors": "80", "l2_bytes": str(6 * 2**20)}
         return Environment(identity=identity, state={"seed": str(self.seed), "disturbance": str(self.disturbance)})
 
     @contextmanager
@@ -145,7 +175,8 @@ class SimulatedDevice:
         if needed_bytes > self.memory_bytes:
             needed, there = format_bytes(needed_bytes), format_bytes(self.memory_bytes)
             raise OutOfMemory(f"a {call.layer.kind} layer's {call.phase} takes {needed}; {self.device} has {there}")
-        yield _SimulatedKernel(self, true_seconds(call.layer, call.phase, call.samples, case.execution))
+        host_s = None if self.host is None else self.host.host_seconds(call.layer, call.phase)
+        yield _SimulatedKernel(self, true_seconds(call.layer, call.phase, call.samples, case.execution), host_s)
 
     def disturb(self, seconds: float) -> float:
         """The next sample of something that truly takes `seconds`."""
@@ -160,16 +191,23 @@ class SimulatedDevice:
             factor *= how.throttled_factor
         return seconds * factor * math.exp(how.noise_sd * self._random.standard_normal())
 
+    def host_sample_s(self, taken_s: float, host_s: float | None) -> float:
+        """What the host's clock says of a sample that took the device `taken_s`."""
+        if self.host is None or host_s is None:
+            return taken_s
+        return host_s * math.exp(self.host.noise_sd * self._host_random.standard_normal())
+
 
 @dataclass(frozen=True)
 class _SimulatedKernel:
     device: SimulatedDevice
     seconds: float
+    host_s: float | None
 
     def sample(self, inner: int) -> Sample:
         """A sample's noise does not shrink with the calls in it: real noise is rarely independent from call to call."""
         taken = self.device.disturb(self.seconds)
-        return Sample(device_s=taken, host_s=taken)
+        return Sample(device_s=taken, host_s=self.device.host_sample_s(taken, self.host_s))
 
 
 def BACKEND(index: int) -> Backend:  # noqa: N802 - the name by which every backend is found
