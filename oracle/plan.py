@@ -271,7 +271,8 @@ class Limit:
             possible = "1 device" if self.max_devices == 1 else f"1 to {self.max_devices} devices"
             return f"{what} can use {possible} for {job.model.name}, not {job.devices} ({self.reason})"
         if self.refused:
-            return f"{what} cannot use {job.devices} devices for {job.model.name} ({self.refused})"
+            asked = "1 device" if job.devices == 1 else f"{job.devices} devices"
+            return f"{what} cannot use {asked} for {job.model.name} ({self.refused})"
         return None
 
 

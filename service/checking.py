@@ -9,7 +9,8 @@ from typing import Any
 
 from db.location import default_url
 from db.store import Store
-from oracle.errors import BadInput, StepgaugeError
+from oracle.errors import BadInput, StepgaugeError, UnknownName
+from profiler.backends import BACKENDS
 from profiler.checks import check_machine, conditions
 from profiler.findings import Finding
 
@@ -31,7 +32,13 @@ class Report:
 
 
 def examine(device: str, db: str | None) -> Report:
-    """Check the machine and the store."""
+    """Check the machine and the store.
+
+    Raises:
+        UnknownName: no such kind of device.
+    """
+    if device not in BACKENDS:
+        raise UnknownName("device", device, BACKENDS)
     return Report((*check_machine(device), _check_store(db or default_url())))
 
 

@@ -7,6 +7,7 @@ reduces with the devices of the same place in other groups: the segmented all_re
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from oracle.errors import OutOfRange
@@ -74,7 +75,7 @@ class Hybrid:
             sizes = [self.group] if job.devices % self.group == 0 else []
         else:
             most = min(job.devices, _node_devices(job) or job.devices)
-            sizes = [size for size in range(most, 0, -1) if job.devices % size == 0]
+            sizes = [size for size in _divisors(job.devices) if size <= most]
         return next((size for size in sizes if self._usable(job, size, job.devices // size)), None)
 
     def _usable(self, job: Job, group: int, replicas: int) -> bool:
@@ -93,6 +94,10 @@ class Hybrid:
         cap = _node_devices(job)
         largest, why = self._largest_group(job, 1, cap)
         while replicas >= 1 and best < replicas * largest:
+            fewer = replicas * 3 // 4
+            if fewer and replicas * self._largest_group(job, fewer, cap)[0] <= best:
+                replicas = fewer  # a smaller share makes no larger group: none of those between beats the best
+                continue
             group, reason = self._largest_group(job, replicas, cap)
             if group * replicas > best:
                 best, why = group * replicas, f"{replicas} groups of {group}: {outer.reason}, and {reason}"
@@ -102,6 +107,9 @@ class Hybrid:
         return max(best, 1), why
 
     def _largest_group(self, job: Job, replicas: int, cap: int | None) -> tuple[int, str]:
+        there = job.cluster.devices
+        if self.group is not None and there is not None and self.group > there:
+            return 0, f"a group has {self.group} devices, and cluster '{job.cluster.name}' {there}"
         asked = self._in_a_group(job, self.group or 1, replicas)
         limit = self.inner.limit(asked)
         if self.group is not None:
@@ -110,6 +118,16 @@ class Hybrid:
         if cap is not None and cap <= limit.max_devices:
             return cap, f"a node has {cap} for a group"
         return limit.max_devices, limit.reason
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors, the largest first.
+
+    >>> _divisors(12)
+    [12, 6, 4, 3, 2, 1]
+    """
+    low = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*low, *(number // size for size in low)}, reverse=True)
 
 
 def _node_devices(job: Job) -> int | None:

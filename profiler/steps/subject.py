@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from oracle.errors import OutOfRange
+from oracle.errors import BadInput, OutOfRange
 from oracle.execution import Execution
 from oracle.layers import Loss
 from oracle.model import ModelGraph
 from profiler.micro.base import in_memory_format
 from profiler.torch_model import GraphModule, random_batch
-from profiler.tracing.factory import Factory
+from profiler.tracing.factory import Factory, described
 from profiler.tracing.trace import objective
 
 
@@ -89,7 +89,14 @@ def of_factory(factory: Factory, graph: ModelGraph, samples: int) -> Make:
 
         args, kwargs = tree_map(placed, example.args), tree_map(placed, dict(example.kwargs))
         read = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        return Subject(graph, samples, module, read, lambda: objective(module(*args, **kwargs), factory.text))
+
+        def loss() -> Tensor:
+            try:
+                return objective(module(*args, **kwargs), factory.text)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # what torch says: `torch_errors`
+                raise BadInput(f"{factory.text} fails on {samples} samples: {described(error)}") from error
+
+        return Subject(graph, samples, module, read, loss)
 
     return make
 

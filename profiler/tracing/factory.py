@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oracle.errors import BadInput, MissingDependency
+from oracle.errors import BadInput, MissingDependency, StepgaugeError
 from profiler.tracing.names import is_factory
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
@@ -49,7 +49,7 @@ def parse_input(text: str) -> Input:
     extents = shape.lower().split("x")
     if dtype not in DTYPES or not all(extent.isascii() and extent.isdecimal() for extent in extents):
         raise BadInput(f"--input takes a shape per sample, such as 3x224x224, or 128:int64 for tokens, not '{text}'")
-    if not all(0 < int(extent) < 2**31 for extent in extents):
+    if not all(len(extent) <= 10 and 0 < int(extent) < 2**31 for extent in extents):
         raise BadInput(f"--input {text} has an extent that no tensor has")
     return Input(tuple(map(int, extents)), dtype)
 
@@ -112,17 +112,18 @@ class Factory:
         Raises:
             BadInput: it fails, returns something else, or leaves the inputs open.
         """
-        try:
+        with _running(self.text):
             made = self.make()
-        except Exception as error:
-            raise BadInput(f"{self.text} failed: {described(error)}") from error
         module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(module, nn.Module):
             raise BadInput(f"{self.text} returns {type(module).__name__}, not a torch.nn.Module")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise BadInput(f"{self.text} returns a scripted module, whose layers cannot be followed; return the module")
         module.train()
         if inputs:
             vocabulary = _vocabulary(module)
-            return Example(module, tuple(item.tensor(samples or 1, vocabulary) for item in inputs), {})
+            with _running(f"making the inputs of {self.text}"):
+                return Example(module, tuple(item.tensor(samples or 1, vocabulary) for item in inputs), {})
         if given is None:
             raise BadInput(f"{self.text} returns no example inputs; give their shapes: --input 3x224x224")
         return _example(self.text, module, given, samples)
@@ -134,7 +135,8 @@ def _example(text: str, module: nn.Module, given: Any, samples: int | None) -> E
     example = Example(module, placed, dict(named))
     if not example.tensors or any(not tensor.dim() for tensor in example.tensors[:1]):
         raise BadInput(f"{text} returns example inputs without a tensor that has a batch axis")
-    return example if samples is None else example.resized(samples)
+    with _running(f"making the inputs of {text}"):
+        return example if samples is None else example.resized(samples)
 
 
 def _vocabulary(module: nn.Module) -> int:
@@ -152,21 +154,22 @@ def load_factory(text: str) -> Factory:
     place, _, name = text.rpartition(":")
     if not is_factory(text):
         raise BadInput(f"a model in Python is package.module:callable or path/file.py:callable, not '{text}'")
-    try:
-        module = _module_of_file(Path(place)) if place.endswith(".py") else _module_of_package(place)
-    except ModuleNotFoundError as error:
-        if error.name and place.split(".")[0] != error.name:
-            raise MissingDependency(error.name, "measure") from None
-        raise BadInput(f"there is no module '{place}' here or on Python's path") from None
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(f"importing {place} failed: {described(error)}") from error
+    with _running(f"importing {place}"):
+        module = _imported(place)
     made = getattr(module, name, None)
     if not callable(made):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise BadInput(f"{place} has no callable '{name}'; it has {', '.join(known[:20]) or 'none'}")
     return Factory(text, made)
+
+
+def _imported(place: str) -> Any:
+    try:
+        return _module_of_file(Path(place)) if place.endswith(".py") else _module_of_package(place)
+    except ModuleNotFoundError as error:
+        if error.name and place.split(".", maxsplit=1)[0] != error.name:
+            raise MissingDependency(error.name, "measure") from None
+        raise BadInput(f"there is no module '{place}' here or on Python's path") from None
 
 
 def _module_of_file(path: Path) -> Any:
@@ -195,6 +198,22 @@ def _importable(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
+
+
+@contextmanager
+def _running(what: str) -> Iterator[None]:
+    """Run code of the user's: its failure, or its end of the process, is one line, and what it prints is no result.
+
+    Raises:
+        BadInput: it fails or exits.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except StepgaugeError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"{what} failed: {described(error)}") from error
 
 
 def described(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,8 @@ def _refusals(text: str, place: Place) -> Iterator[None]:
         BadInput: what runs depends on values, or the module itself fails.
     """
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # what a forward prints is no result
+            yield
     except BadInput:
         raise
     except _VALUE_NEEDED as error:
@@ -168,7 +169,7 @@ def _refusals(text: str, place: Place) -> Iterator[None]:
             f"{text} cannot be traced: at {_line_of(error)} what runs next depends on the values of a tensor "
             f"({_first_argument(error)})"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(f"{text} fails on these inputs, at {_line_of(error)}: {described(error)}") from error
 
 

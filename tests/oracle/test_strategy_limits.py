@@ -95,7 +95,7 @@ def test_grouped_convolutions_split_by_groups_and_refuse_channels_by_name() -> N
         (Hybrid(Data(), Filter(), 3), 4, "cannot use 4 devices for net (they are no multiple of its group of 3)"),
         (Hybrid(Data(), Spatial(grid=(2, 2)), 2), 2, "data+spatial parallelism can use 1 device for net, not 2"),
         (Data(accumulation=4), 3, "no sample for more in each of 4 passes"),
-        (Data(accumulation=9), 1, "cannot use 1 devices for net"),
+        (Data(accumulation=9), 1, "cannot use 1 device for net"),
     ],
 )  # fmt: skip
 def test_choices_that_do_not_fit_the_job_are_refused(how: Strategy, devices: int, text: str) -> None:
@@ -148,3 +148,17 @@ def test_unknown_choices_are_refused(build: object) -> None:
 def test_impossible_numbers_are_refused(build: object) -> None:
     with pytest.raises(OutOfRange):
         build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("inner", ["spatial", "pipeline", "filter", "channel", "owt", "zero"])
+def test_groups_of_any_number_of_devices_are_found_without_trying_every_size(inner: str) -> None:
+    # A prime: no group but of one and of all. Trying 10^12 sizes or shares one by one would take hours.
+    job = Job(VGG, 10**12, 10**12 + 39, Cluster.of_link("any", Link(1e-6, 1e9)))
+    assert Hybrid(Data(), strategy(inner)).limit(job).max_devices >= 10**12
+
+
+def test_a_group_larger_than_the_cluster_is_a_reason_and_no_error() -> None:
+    four = Cluster.of_link("any", Link(1e-6, 1e9), 4)
+    job = Job(net(), 8, 4, four)
+    answer = project(job, Hybrid(Data(), Filter(), 8), IdealTimer.of_rate(1e12), LinkTimer(four))
+    assert "a group has 8 devices, and cluster 'link' 4" in answer.reason

@@ -392,6 +392,7 @@ def test_factories_are_found_in_files_and_packages(tmp_path: Path, monkeypatch: 
     [
         (lambda: 3, "returns int, not a torch.nn.Module"),
         (lambda: 1 / 0, "failed: ZeroDivisionError"),
+        (lambda: sys.exit(0), "failed: SystemExit: 0"),
         (lambda: nn.Linear(2, 2), "returns no example inputs"),
         (lambda: (nn.Linear(2, 2), 7), "without a tensor"),
         (lambda: (nn.ReLU(), torch.ones(2, 2)), "depends on a trainable parameter"),
@@ -400,6 +401,49 @@ def test_factories_are_found_in_files_and_packages(tmp_path: Path, monkeypatch: 
 def test_a_factory_that_gives_nothing_to_trace_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         traced(make)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_is_refused() -> None:
+    with pytest.raises(BadInput, match="scripted module"):
+        traced(lambda: (torch.jit.script(nn.Linear(2, 2)), torch.ones(2, 2)))
+
+
+class Exits(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        sys.exit(0)
+
+
+def test_a_forward_that_ends_the_process_is_refused() -> None:
+    with pytest.raises(BadInput, match="SystemExit"):
+        traced(lambda: (Exits(2, 2), torch.ones(2, 2)))
+
+
+class Talks(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        sys.stdout.write("forward")
+        return super().forward(x)
+
+
+def test_what_a_factory_and_its_module_print_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    def make() -> Any:
+        sys.stdout.write("factory")
+        return Talks(2, 2), torch.ones(2, 2)
+
+    traced(make)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "factory" in said.err
+    assert "forward" in said.err
+
+
+def test_inputs_that_no_tensor_can_hold_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"making the inputs of nets\.py:net failed"):
+        traced(lambda: nn.Linear(2, 2), Input((2**31 - 1,) * 3))
+    with pytest.raises(BadInput, match=r"making the inputs of nets\.py:net failed"):
+        traced(lambda: (nn.Linear(2, 2), torch.ones(2, 2)), samples=10**21)
+    with pytest.raises(BadInput, match="an extent that no tensor has"):
+        parse_input("9" * 5000)
 
 
 def test_names_of_factories_are_read_without_torch() -> None:

@@ -100,6 +100,12 @@ def test_calibrate_measures_this_machine_and_validate_runs_beside_it(stepgauge: 
     assert count >= json.loads(ran.out)["measured"]
 
 
+def test_doctor_refuses_a_kind_of_device_that_there_is_not(stepgauge: Stepgauge, tmp_path: Path) -> None:
+    ran = stepgauge("doctor", "--device", "gpu", "--db", tmp_path / "new.sqlite")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "unknown device 'gpu'" in ran.err
+
+
 def test_doctor_reports_every_finding_as_json(stepgauge: Stepgauge, tmp_path: Path) -> None:
     ran = stepgauge("doctor", "--json", "--db", tmp_path / "new.sqlite")
     subjects = {finding["subject"] for finding in json.loads(ran.out)["findings"]}

@@ -30,6 +30,9 @@ def waits():
         def forward(self, x):
             return x * 2 if x.sum() > 0 else x
     return Waits(), torch.randn(2, 3)
+
+def norm():
+    return nn.BatchNorm1d(3), torch.randn(2, 3)
 """
 
 
@@ -93,6 +96,13 @@ def test_profile_stores_its_layers_and_names_the_rest(stepgauge: Stepgauge, own_
         stored = store.measurements(json.loads(ran.out)["run"])
     # forward, backward-weight and update of both layers with weights, backward-data of the second, relu twice
     assert len(stored) == 3 + 4 + 2
+
+
+def test_a_batch_that_a_module_cannot_run_is_refused(stepgauge: Stepgauge, own_store: Path, nets: Path) -> None:
+    # Statistics of one value: torch refuses it in the real step only, which has other samples than the traced one.
+    ran = stepgauge("profile", f"{nets}:norm:1", "--budget", "1s", "--db", own_store)
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert "norm fails on 1 samples: ValueError" in ran.err
 
 
 def test_a_named_profile_is_a_calibration_that_predicts_its_step(
