@@ -128,9 +128,9 @@ def format_rate(value: float, unit: str) -> str:
 def format_energy(energy_j: float) -> str:
     """Write an energy in kWh (3.6 MJ), or in J below a tenth of one.
 
-    >>> format_energy(7.2e6), format_energy(1200.0)
-    ('2 kWh', '1.2 kJ')
+    >>> format_energy(7.2e6), format_energy(1200.0), format_energy(2.07e11)
+    ('2 kWh', '1.2 kJ', '57,500 kWh')
     """
     if energy_j >= 3.6e5:
-        return f"{energy_j / 3.6e6:.4g} kWh"
+        return f"{format_number(energy_j / 3.6e6)} kWh"
     return _scaled(energy_j, [(scale, f"{prefix}J") for scale, prefix in _DECIMAL])

@@ -103,7 +103,8 @@ def print_networks(result: NetworkComparison) -> None:
         numbers = (f"{item.first.value:.4g} {item.first.unit}", f"{item.second.value:.4g} {item.second.unit}")
         names = (escape(item.first.name), escape(item.first.environment))
         rows.add_row(*names, *numbers, f"{item.ratio:.2f}", interval, "differs" if item.differs else "")
-    show_table(out, rows)
+    if result.constants:
+        show_table(out, rows)
     for name, only in ((result.first.name, result.only_first), (result.second.name, result.only_second)):
         if only:
             print_notes(out, [f"only in {name}: {'; '.join(only)}"])
@@ -242,7 +243,8 @@ def print_priced(result: PriceResult) -> None:
         show_table(out, rows)
     methods = ", ".join(f"{count} {method}" for method, count in result.methods.items())
     written = f"; written to {result.out}" if result.out else ""
-    text = f"{result.priced} of {result.rows} rows priced by '{result.name}' ({methods}){written}"
+    how = f" ({methods})" if methods else ""
+    text = f"{result.priced} of {result.rows} rows priced by '{result.name}'{how}{written}"
     out.print(escape(text), highlight=False, soft_wrap=True)
     reasons = list(result.unpriced.items())
     print_notes(out, [f"{count} rows have no price: {reason}" for reason, count in reasons[:_MOST_REASONS]])

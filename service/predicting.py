@@ -194,7 +194,8 @@ def find_calibration(store: Store, name: str | None) -> Calibration:
 
 def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> tuple[str, ...]:
     """What a reader of any number from this calibration (for this cluster) has to know."""
-    notes = list(calibration.notes)
+    notes = []
     if cluster is not None and cluster.device != calibration.device:
+        # First: no other note can make up for kernels of another device.
         notes.append(f"the cluster has {cluster.device}, but the calibration is of {calibration.device}")
-    return (*notes, *stale_notes(calibration.environment, calibration.created_at, installed()))
+    return (*notes, *calibration.notes, *stale_notes(calibration.environment, calibration.created_at, installed()))

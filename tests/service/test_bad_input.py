@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from oracle.constants import Calibration
+from oracle.machine import load_cluster
+from service.predicting import validity_notes
+
 Stepgauge = Callable[..., Any]
 
 CLUSTER = """
@@ -72,6 +76,17 @@ def test_a_cluster_of_other_devices_is_noted(stepgauge: Stepgauge, store: Path, 
     ran = stepgauge("predict", "resnet50", "--batch", 8, "--cluster", tmp_path / "other.yaml", "--db", store)
     assert ran.code == 0
     assert "the cluster has Tesla V100, but the calibration is of simulated device" in ran.out
+
+
+def test_the_note_on_other_devices_comes_before_those_of_the_calibration(
+    make_calibration: Callable[..., Calibration], tmp_path: Path
+) -> None:
+    (tmp_path / "other.yaml").write_text(CLUSTER.replace("simulated device", "Tesla V100"))
+    notes = validity_notes(make_calibration(), load_cluster(tmp_path / "other.yaml"))
+    assert notes[:2] == (
+        "the cluster has Tesla V100, but the calibration is of Simulated 1",
+        "the machine was not idle",
+    )
 
 
 def test_predicting_without_a_calibration_says_how_to_get_one(stepgauge: Stepgauge, tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_compare_takes_two_networks(
     assert "--model compares" in stepgauge("compare", "monday", "friday", "--model", "resnet50:8", "--db", db).err
 
 
+def test_networks_with_nothing_in_common_show_no_empty_table(
+    fit: Callable[..., dict[str, Any]], stepgauge: Stepgauge, tmp_path: Path
+) -> None:
+    fit("small", table(1.0, ranks=(8,)))
+    fit("large", table(1.0, ranks=(16,)))
+    shown = stepgauge("compare", "small", "large", "--db", tmp_path / "s.sqlite").out
+    assert "no collective has a size in common" in shown
+    assert "constant" not in shown
+
+
 def test_a_network_and_a_device_are_not_compared(stepgauge: Stepgauge, store: Path, tmp_path: Path) -> None:
     (tmp_path / "net.csv").write_text(table(1.0))
     stepgauge("import", tmp_path / "net.csv", "--db", store)

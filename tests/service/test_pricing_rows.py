@@ -84,6 +84,13 @@ def test_rows_of_something_else_have_no_price_and_a_reason(stepgauge: Stepgauge,
     assert [row["method"] for row in _priced(out)] == ["measured", "", "", "", ""]
 
 
+def test_a_table_without_a_price_names_no_methods(stepgauge: Stepgauge, db: Path, tmp_path: Path) -> None:
+    table = tmp_path / "unknown.csv"
+    table.write_text("collective,bytes,nranks,nnodes,dtype\nbarrier,1024,8,1,float\n")
+    ran = stepgauge("price", table, "--network", "lab", "--db", db)
+    assert "0 of 1 rows priced by 'lab'\n" in ran.out
+
+
 def test_a_row_of_a_fitted_job_is_read_at_its_own_curve(stepgauge: Stepgauge, db: Path, tmp_path: Path) -> None:
     table = tmp_path / "jobs.csv"
     table.write_text(
