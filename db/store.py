@@ -28,6 +28,9 @@ from oracle.errors import BadInput, StoreError, UnknownName
 from profiler.importers.base import Fact
 from profiler.measurement import Environment, Measurement
 
+PROFILE = "profile"
+"""The command of a run that times the layers of single models."""
+
 
 @dataclass(frozen=True)
 class CalibrationSummary:
@@ -328,6 +331,17 @@ class Store:
             )
             for head in heads
         ]
+
+    def newest_calibration(self) -> str | None:
+        """The name of the newest calibration, of those first that no profile of single models went into."""
+        calibration, runs = schema.calibration.c, schema.calibration_run.c
+        joined = schema.calibration_run.join(schema.run, runs.run_id == schema.run.c.id)
+        profiled = select(runs.calibration_id).select_from(joined).where(schema.run.c.command == PROFILE)
+        newest = select(calibration.name).order_by(
+            calibration.id.in_(profiled), calibration.created_at.desc(), calibration.id
+        )
+        with self._reading() as connection:
+            return connection.scalar(newest.limit(1))
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:

@@ -179,17 +179,17 @@ def feasible_step(projection: Projection) -> Estimate:
 
 
 def find_calibration(store: Store, name: str | None) -> Calibration:
-    """The calibration of a name, or the newest.
+    """The calibration of a name, or the newest; one for the models of a profile only where there is no other.
 
     Raises:
         NotCalibrated: there is none at all. UnknownName: none of that name.
     """
     if name is not None:
         return store.calibration(name)
-    summaries = store.calibrations()
-    if not summaries:
+    newest = store.newest_calibration()
+    if newest is None:
         raise NotCalibrated(f"no calibration in {store.location}; run 'stepgauge calibrate', or 'stepgauge load FILE'")
-    return store.calibration(max(summaries, key=lambda summary: summary.created_at).name)
+    return store.calibration(newest)
 
 
 def validity_notes(calibration: Calibration, cluster: Cluster | None = None) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibration.insitu import ProfiledStep, with_profiles
-from db.store import Store
+from db.store import PROFILE, Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.layer import Phase
@@ -102,7 +102,7 @@ def profile(store: Store, request: ProfileRequest, progress: Progress = silent) 
     backend = open_backend(request.device)
     if base is not None and base.device != backend.device:
         raise BadInput(f"calibration '{base.name}' is of {base.device}, but this is {backend.device}")
-    run_id = store.begin_run("profile", backend.device, backend.environment())
+    run_id = store.begin_run(PROFILE, backend.device, backend.environment())
     rule = StoppingRule(min_samples=5, max_samples=MOST_STEPS, max_s=request.budget_s)
     status, profiles, steps = "interrupted", [], []
     try:

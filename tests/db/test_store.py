@@ -14,7 +14,7 @@ import pytest
 
 from db.networks import Network, NetworkConstant
 from db.schema import IMMUTABLE
-from db.store import Store
+from db.store import PROFILE, Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
 from oracle.interchange import calibration_from_json, calibration_to_json
@@ -76,6 +76,20 @@ def test_plain_sql_reads_the_constants(store: Store, path: Path, make_calibratio
     assert len(rows) == len(joined) == 6
     assert joined[0] == ("conv2d.forward.launch_s", 0.07, 3e9)
     assert draws[0] > 0
+
+
+def test_the_newest_calibration_is_one_that_is_not_of_single_models(
+    store: Store, make_calibration: Callable[..., Calibration]
+) -> None:
+    assert store.newest_calibration() is None
+    general = [store.begin_run("measure cpu", "Simulated 1", HERE)]
+    of_models = [*general, store.begin_run(PROFILE, "Simulated 1", HERE)]
+    store.add_calibration(make_calibration("mine", created_at="2026-01-05T00:00:00+00:00"), of_models)
+    assert store.newest_calibration() == "mine"
+    store.add_calibration(make_calibration("old", created_at="2026-01-01T00:00:00+00:00"), general)
+    store.add_calibration(make_calibration("new", created_at="2026-01-03T00:00:00+00:00"), general)
+    store.add_calibration(make_calibration("loaded", created_at="2026-01-02T00:00:00+00:00"), [])
+    assert store.newest_calibration() == "new"
 
 
 def test_a_taken_name_is_refused_and_named(store: Store, make_calibration: Callable[..., Calibration]) -> None:
