@@ -30,6 +30,9 @@ USELESS_ERROR = 1.0
 FEW_SHAPES = 5
 """Shapes of a family below which nothing can be left out to test its fit in folds."""
 
+NAMED = 3
+"""Families that a note names; `show --kernels` has them all."""
+
 CONTRADICTION = 2.0
 """Visits of one case that differ by more than this factor are said to contradict one another."""
 
@@ -178,7 +181,7 @@ def _family_report(key: Key, members: Sequence[MeasuredShape], result: FittedFam
 def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
     names = [f"{report.family}.{report.phase}" for report in reports if report.held_out_error is None]
     if names:
-        yield f"no constant of {', '.join(names)} is identified: other shapes are scaled from the nearest measured one"
+        yield f"no constant of {_some(names)} is identified: other shapes are scaled from the nearest measured one"
     missed = [
         f"{report.family}.{report.phase}"
         for report in reports
@@ -186,23 +189,33 @@ def _unfitted(reports: Iterable[FamilyReport]) -> Iterable[str]:
     ]
     if missed:
         yield (
-            f"the constants of {', '.join(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
+            f"the constants of {_some(missed)} miss layers left out of their fit by more than {USELESS_ERROR:.0%}: "
             "measure again on a quiet machine before you rely on other shapes than the measured ones"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many there are beyond them.
+
+    >>> _some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    named = ", ".join(names[:NAMED])
+    return named if len(names) <= NAMED else f"{named} and {len(names) - NAMED} more"
 
 
 def _little(groups: Sequence[tuple[Key, Sequence[MeasuredShape]]]) -> Iterable[str]:
     """Families of which too little was measured to say anything of other shapes."""
     few = [f"{key[0]}.{key[1]} ({len(members)})" for key, members in groups if len(members) < FEW_SHAPES]
     if few:
-        yield f"fewer than {FEW_SHAPES} shapes of {', '.join(few)}: prices of other shapes rest on very little"
+        yield f"fewer than {FEW_SHAPES} shapes of {_some(few)}: prices of other shapes rest on very little"
     flat = [
         f"{key[0]}.{key[1]} ({len(members)})"
         for key, members in groups
         if len(members) >= FEW_SHAPES and len({shape.seconds for shape in members}) == 1
     ]
     if flat:
-        yield f"all shapes of {', '.join(flat)} took the very same time: nothing but a launch is known"
+        yield f"all shapes of {_some(flat)} took the very same time: nothing but a launch is known"
 
 
 def _contradicting(found: Visits) -> Iterable[str]:
