@@ -7,8 +7,8 @@ steps, each point in a fresh process as a training run would be, take turns; anc
 machine's slow moves are divided out of both by one estimate. The noise floor of a point is how far its steps of the
 even rounds and of the odd ones lie apart, over the square root of two: what a median of one half misses another by.
 
-(a) predicts all points from the microbenchmarks alone; (b), with --profile, profiles each network at the batch that was
-calibrated and predicts the others.
+(a) predicts all points from the microbenchmarks alone, canary steps of other networks included; (b), with --profile,
+profiles each network at the batch that was calibrated and predicts the others.
 """
 
 from __future__ import annotations
