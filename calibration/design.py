@@ -93,10 +93,10 @@ def planned_cases(
     Args:
         steps: the steps that will be asked for.
         execution: how they are trained.
-        quick: only the families of these steps and the heads of their grids; else every family, in full.
-        asked_first: the steps' own calls come before the rest of the grid, and not in turn with it.
-        canaries: steps whose calls are measured as those of `steps` are, but whose families have no part in the grid
-            of a quick design.
+        quick: only the families of these steps, and of their grids the heads.
+        asked_first: only the families of these steps, whose own calls come before the rest of the grid, and not in
+            turn with it.
+        canaries: steps whose calls are measured as those of `steps` are, but whose families do not count as theirs.
 
     Returns:
         Cases that need at most LARGEST_CASE_BYTES each: a step's call that is larger is measured with fewer samples,
@@ -106,7 +106,8 @@ def planned_cases(
     wanted = {(family(call.layer, call.phase), call.phase) for step in fitting for call in step}
     fitting += [_fitting_step(step, execution) for step in canaries]
     asked = _ranked(fitting, execution)
-    whole = {key: calls for key, calls in generic_calls().items() if not (quick and steps) or key in wanted}
+    narrow = bool(steps) and (quick or asked_first)
+    whole = {key: calls for key, calls in generic_calls().items() if not narrow or key in wanted}
     grid = [calls[:HEAD] if quick else calls for calls in whole.values()]
     large = _fitting([call for key, call in large_calls().items() if key in whole], execution)
     extremes = _fitting(_in_turn([calls[:EXTREMES] for calls in grid]), execution)

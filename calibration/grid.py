@@ -9,6 +9,8 @@ of all others. For matrix products it is few rows, for attention few tokens.
 
 Every table goes from what a fit needs to what it would like: a quick calibration takes the head of it. Positions of a
 convolution are given as a power of two that 1, 2 and 3 divide, so that one row serves lines, images and volumes.
+Convolutions of images have a second table, of the extents that networks have (multiples of 7, odd ones, tiles of an
+image with their halo) and of channels and filters that are chosen apart: halves and quarters of layers look like these.
 """
 
 from __future__ import annotations
@@ -76,6 +78,50 @@ _POINTWISE = (
     _Row(24, 144, 12, 8),
     _Row(512, 1024, 12, 4, stride=2),
     _Row(96, 96, 6, 32),
+)
+_IMAGES = (  # channels, height, width, filters, kernel, stride, samples
+    (64, 112, 112, 128, 3, 1, 2),
+    (128, 9, 28, 256, 3, 1, 16),
+    (512, 7, 7, 256, 3, 1, 16),
+    (64, 30, 56, 64, 3, 2, 8),
+    (48, 56, 56, 24, 3, 1, 16),
+    (3, 112, 224, 64, 7, 2, 8),
+    (256, 14, 14, 128, 3, 1, 16),
+    (512, 4, 14, 512, 3, 1, 8),
+    (32, 16, 56, 64, 3, 1, 8),
+    (256, 28, 28, 256, 3, 2, 8),
+    (128, 28, 28, 64, 3, 1, 8),
+    (96, 27, 27, 256, 5, 1, 4),
+    (384, 13, 13, 256, 3, 1, 8),
+    (96, 28, 56, 96, 3, 1, 4),
+    (3, 64, 224, 96, 11, 4, 8),
+    (128, 16, 56, 128, 3, 2, 8),
+    (160, 14, 14, 320, 3, 1, 8),
+    (32, 112, 112, 32, 3, 1, 4),
+    (1024, 7, 7, 64, 3, 1, 8),
+    (24, 112, 112, 48, 5, 2, 4),
+    (256, 8, 28, 64, 3, 1, 8),
+    (16, 28, 112, 64, 3, 1, 8),
+    (20, 35, 35, 40, 3, 1, 8),
+    (64, 56, 56, 32, 1, 1, 8),
+    (512, 14, 14, 128, 1, 1, 16),
+    (256, 14, 56, 128, 1, 1, 8),
+    (24, 112, 112, 96, 1, 1, 4),
+    (2048, 7, 7, 128, 1, 1, 8),
+    (128, 14, 28, 512, 1, 1, 8),
+    (480, 14, 14, 80, 1, 1, 16),
+    (512, 14, 28, 1024, 1, 2, 8),
+    (192, 28, 28, 48, 1, 1, 8),
+    (320, 10, 10, 1280, 1, 1, 8),
+    (64, 28, 112, 256, 1, 1, 4),
+    (1024, 7, 14, 256, 1, 1, 8),
+    (96, 56, 56, 24, 1, 1, 8),
+    (256, 56, 56, 512, 1, 2, 4),
+    (160, 7, 7, 960, 1, 1, 16),
+    (256, 7, 28, 512, 1, 1, 8),
+    (40, 28, 28, 240, 1, 1, 8),
+    (576, 7, 7, 1024, 1, 1, 8),
+    (16, 112, 112, 16, 1, 1, 4),
 )
 _DEPTHWISE = (
     _Row(8, 8, 6, 1),
@@ -231,6 +277,13 @@ def _convolutions(rank: int) -> Iterator[tuple[Layer, int]]:
         yield _conv(rank, row, transposed=True)
 
 
+def _images() -> Iterator[tuple[Layer, int]]:
+    for channels, height, width, filters, kernel, stride, samples in _IMAGES:
+        padding = (kernel - 1) // 2
+        image = (channels, height, width)
+        yield Conv.of(image, filters, kernel, stride=stride, padding=padding, bias=False), samples
+
+
 def _by_extent() -> Iterator[tuple[Layer, int]]:
     for channels, extent, samples in _EXTENT:
         image, sequence = (channels, extent, extent), (extent * extent, channels)
@@ -250,6 +303,7 @@ def _by_extent() -> Iterator[tuple[Layer, int]]:
 def _kernels() -> Iterator[tuple[Layer, int]]:
     for rank in (1, 2, 3):
         yield from _convolutions(rank)
+    yield from _images()
     yield from _by_extent()
     for features_in, features_out, rows, samples in _LINEAR:
         yield Linear(features_in, features_out, rows=rows), samples

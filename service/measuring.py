@@ -236,7 +236,7 @@ def _begin(store: Store, request: MeasureRequest, backend: Backend) -> Agenda:
     cases = planned_cases(
         asked_steps(request.questions, request.execution),
         request.execution,
-        quick=request.quick or request.questions is not None,
+        quick=request.quick,
         asked_first=request.questions is not None,
         canaries=[model_calls(canary.graph, canary.samples) for canary in canaries],
     )
