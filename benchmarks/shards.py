@@ -2,10 +2,11 @@
 
     python benchmarks/shards.py [--model resnet50] [--batch 8] [--budget 180]
 
-Measured are the kernels of whole layers, as `stepgauge measure --for MODEL:BATCH` does, and then every convolution of
-the model with a half and a quarter of its filters, of its input channels and of its height (with the halo of that
-split), in forward, backward-data and backward-weight, twice, minutes apart. The price of a shard comes from the whole
-layers alone. The noise floor is how far the two visits of a shard lie apart in the median, over the square root of two.
+Measured are the kernels of whole layers and of the generic grid, as `stepgauge measure --for MODEL:BATCH` does, and,
+once before them and once after, every convolution of the model with a half and a quarter of its filters, of its input
+channels and of its height (with the halo of that split), in forward, backward-data and backward-weight. A shard that is
+another layer of the model as well, or of the grid, is left out: its price is its own measurement. The noise floor is
+how far the two visits of a shard lie apart in the median, over the square root of two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from oracle.errors import OutOfRange
 from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.loading import load_model
-from oracle.pricing import LayerCall
+from oracle.pricing import LayerCall, Method
 from oracle.sharding import shard
 from oracle.windows import Conv
 from profiler.anchors import choose_anchors
@@ -41,7 +42,6 @@ from service.requests import MeasureRequest, Questions
 PHASES = (Phase.FORWARD, Phase.BACKWARD_DATA, Phase.BACKWARD_WEIGHT)
 SPLITS = ("filters", "channels", "height")
 WAYS = (2, 4)
-VISITS = 2
 
 Split = tuple[str, int]
 
@@ -63,9 +63,9 @@ def _shard(layer: Layer, what: str, ways: int) -> Layer:
     return shard(layer, channels=ways) if what == "channels" else shard(layer, spatial=(ways,))
 
 
-def measured_shards(calls: Sequence[LayerCall], run_id: str, budget_s: float) -> dict[LayerCall, list[Measurement]]:
-    """Two visits of every call, the second after all the first ones."""
-    backend, found = open_backend("cpu"), defaultdict[str, list[Measurement]](list)
+def visit(calls: Sequence[LayerCall], run_id: str, budget_s: float) -> dict[LayerCall, Measurement]:
+    """Measure every call once."""
+    backend, found = open_backend("cpu"), dict[str, Measurement]()
     cases = [Case(call, Execution()) for call in calls]
     settings = RunSettings(
         run_id=run_id,
@@ -76,12 +76,10 @@ def measured_shards(calls: Sequence[LayerCall], run_id: str, budget_s: float) ->
     )
 
     def record(measurement: Measurement) -> None:
-        found[measurement.case_key].append(measurement)
+        found[measurement.case_key] = measurement
 
-    for _ in range(VISITS):
-        planned = [Planned(case) for case in cases]
-        measure(planned, backend, record, settings)
-    return {case.call: found[case.key] for case in cases if found[case.key]}
+    measure([Planned(case) for case in cases], backend, record, settings)
+    return {case.call: found[case.key] for case in cases if case.key in found}
 
 
 def print_table(rows: dict[tuple[Split, Phase], list[tuple[float, float]]]) -> None:
@@ -108,20 +106,23 @@ def main() -> None:
     for split, layer in shards_of(layers):
         for phase in PHASES:
             splits[LayerCall(layer, phase, asked.batch)].append(split)
+    before = visit(list(splits), "before", asked.budget)
     with tempfile.TemporaryDirectory() as folder, Store.open(str(Path(folder) / "store.sqlite")) as store:
         questions = Questions(((asked.model, asked.batch),))
         whole = measure_device(store, MeasureRequest(budget_s=asked.budget, questions=questions))
         calibration, _ = fit(
             list(store.measurements(whole.run.run_id)), "whole", created_at="2026-01-01T00:00:00+00:00"
         )
-    timer = CalibratedTimer(of_kernels_alone(calibration), Execution())
+    after = visit(list(splits), "after", asked.budget)
+    calls = [call for call in splits if call in before and call in after]
+    prices = CalibratedTimer(of_kernels_alone(calibration), Execution()).price(calls)
     rows: dict[tuple[Split, Phase], list[tuple[float, float]]] = defaultdict(list)
-    for call, visits in measured_shards(list(splits), "shards", 2 * asked.budget).items():
-        seconds = [visit.median_s for visit in visits]
-        price_s = float(timer.price([call]).middle_s[0])
-        floor = abs(math.log(seconds[0] / seconds[-1])) / math.sqrt(2)
-        for split in splits[call]:
-            rows[split, call.phase].append((price_s / median(seconds) - 1, floor))
+    for call, price_s, method in zip(calls, prices.middle_s.tolist(), prices.methods, strict=True):
+        if method is not Method.MEASURED:
+            seconds = before[call].median_s, after[call].median_s
+            floor = abs(math.log(seconds[0] / seconds[1])) / math.sqrt(2)
+            for split in splits[call]:
+                rows[split, call.phase].append((price_s / median(seconds) - 1, floor))
     print_table(rows)
 
 

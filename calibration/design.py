@@ -24,7 +24,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from calibration.features import canonical, family, features
-from calibration.grid import HEAD, generic_calls, large_calls
+from calibration.grid import HEAD, generic_calls, head, large_calls
 from calibration.medoids import choose_medoids
 from oracle.execution import Execution
 from oracle.model import ModelGraph
@@ -37,7 +37,7 @@ LARGEST_CASE_BYTES = 2 * 2**30
 """The memory that one case may need: enough for the models' own shapes, and there is no machine that lacks it."""
 
 EXTREMES = 4
-"""Calls of each family that come before everything else: what a launch and one rate need."""
+"""Rows of each table that come before everything else: what a launch and one rate need."""
 
 HEAD_SHARE = 0.9
 """The share of every step that is measured call by call, the largest first, before medoids stand for the rest."""
@@ -108,10 +108,11 @@ def planned_cases(
     asked = _ranked(fitting, execution)
     narrow = bool(steps) and (quick or asked_first)
     whole = {key: calls for key, calls in generic_calls().items() if not narrow or key in wanted}
-    grid = [calls[:HEAD] if quick else calls for calls in whole.values()]
+    grid = {key: head(key[0], calls, HEAD) if quick else calls for key, calls in whole.items()}
+    first = {key: head(key[0], calls, EXTREMES) for key, calls in grid.items()}
     large = _fitting([call for key, call in large_calls().items() if key in whole], execution)
-    extremes = _fitting(_in_turn([calls[:EXTREMES] for calls in grid]), execution)
-    others = _fitting(_in_turn([calls[EXTREMES:] for calls in grid]), execution)
+    extremes = _fitting(_in_turn(list(first.values())), execution)
+    others = _fitting(_in_turn([calls[len(first[key]) :] for key, calls in grid.items()]), execution)
     then = [*asked, *others] if asked_first else _in_turn([asked, others])
     weights = _weights(fitting, execution)
     mean_weight = sum(1 / _step_s(step, execution) for step in fitting) / len(fitting) if fitting else 1.0

@@ -15,8 +15,9 @@ image with their halo) and of channels and filters that are chosen apart: halves
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from calibration.features import family
 from oracle.layer import Layer, Phase
@@ -28,6 +29,9 @@ from oracle.windows import POOLS, Conv, Pool
 HEAD = 9
 """How many rows of a table a quick calibration takes: about three that show each constant. The residuals of m calls
 that show one constant are m - 1 independent numbers, so with two calls its interval would rest on a single one."""
+
+_TABLES = {"conv1d": 2, "conv2d": 2, "conv3d": 2}
+"""Families whose calls come from several tables in turn: of general and of pointwise convolutions."""
 
 
 @dataclass(frozen=True)
@@ -265,10 +269,9 @@ def _conv(rank: int, row: _Row, groups: int = 1, *, transposed: bool = False) ->
 
 
 def _convolutions(rank: int) -> Iterator[tuple[Layer, int]]:
-    for row in _DENSE:
-        yield _conv(rank, row)
-    for row in _POINTWISE:
-        yield _conv(rank, _Row(row.channels, row.filters, row.log2_positions, row.samples, row.stride, kernel=1))
+    pointwise = [replace(row, kernel=1) for row in _POINTWISE]
+    for pair in zip_longest(_DENSE, pointwise):
+        yield from (_conv(rank, row) for row in pair if row is not None)
     for row in _DEPTHWISE:
         yield _conv(rank, row, groups=row.channels)
     for row in _GROUPED:
@@ -357,3 +360,8 @@ def generic_calls() -> Mapping[tuple[str, Phase], tuple[LayerCall, ...]]:
                 found.setdefault((family(layer, phase), phase), []).append(LayerCall(layer, phase, samples))
     found[("update", Phase.UPDATE)] = [LayerCall(layer, Phase.UPDATE, 1) for layer in _UPDATES]
     return {key: tuple(dict.fromkeys(calls)) for key, calls in found.items()}
+
+
+def head(name: str, calls: Sequence[LayerCall], rows: int) -> Sequence[LayerCall]:
+    """The first rows of the tables that the calls of a family come from."""
+    return calls[: rows * _TABLES.get(name, 1)]

@@ -1,7 +1,7 @@
 """A device with known constants and known noise: what the fits are tested on, and what runs where nothing else is.
 
 The device knows nothing of how the fits group kernels or weight them. Each kind of kernel has constants of its own, a
-variant of a kind (an operation, a number of axes, groups, pointwise, transposed) is slower or faster by a fixed
+variant of a kind (an operation, a number of axes, groups, transposed) is slower or faster by a fixed
 factor, and a call takes launches * launch_s + flop / flop_per_s + bytes / bytes_per_s: the physics that the fits
 assume, written down from the constants' side, so that recovering them tests everything between a sample and a stored
 constant.
@@ -67,7 +67,7 @@ def _variant(layer: Layer) -> float:
             return factor * 1.3
         if layer.groups > 1:
             return factor * (1.5 if layer.groups < layer.in_channels else 2.0)
-        return factor * (0.8 if math.prod(layer.kernel) == 1 else 1.0)
+        return factor
     operation = str(getattr(layer, "op", ""))
     axes = len(getattr(layer, "kernel", ()))
     return 1.0 + 0.05 * (sum(map(ord, operation)) % 10) + 0.1 * axes

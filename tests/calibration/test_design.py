@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from calibration.design import (
     planned_cases,
 )
 from calibration.features import QUANTITIES, family, features, quantities
-from calibration.grid import HEAD, generic_calls, large_calls
+from calibration.grid import HEAD, generic_calls, head, large_calls
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import LAYERS, Elementwise, Linear, Norm
@@ -76,7 +77,8 @@ def test_a_full_design_has_every_kind_of_layer() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_design_without_models_is_the_grid(quick: bool) -> None:
-    sizes = [min(len(calls), HEAD) if quick else len(calls) for calls in generic_calls().values()]
+    grid = generic_calls()
+    sizes = [len(head(key[0], calls, HEAD) if quick else calls) for key, calls in grid.items()]
     assert len(default_cases([], Execution(), quick=quick)) == sum(sizes) + len(large_calls())
 
 
@@ -98,8 +100,8 @@ def test_a_larger_share_of_the_step_is_measured_earlier() -> None:
 
 
 def test_every_quick_grid_prefix_holds_a_tiny_and_a_large_call() -> None:
-    for calls in generic_calls().values():
-        table = features(calls[:2], Execution())
+    for (name, _), calls in generic_calls().items():
+        table = features(head(name, calls, 2), Execution())
         assert max(table[:, 2]) > 30 * min(table[:, 2])
 
 
@@ -130,9 +132,15 @@ def test_every_family_has_its_extremes_before_a_model_is_measured() -> None:
 
 def test_then_cases_alternate_between_models_and_grid() -> None:
     own = set(model_calls(SMALL, 8))
-    families = {(family(case.call.layer, case.call.phase), case.call.phase) for case in QUICK}
-    then = [case.call in own for case in QUICK[EXTREMES * len(families) :][:20]]
+    then = [case.call in own for case in QUICK[count_extremes([case.call for case in QUICK]) :][:20]]
     assert 8 <= sum(then) <= 12
+
+
+def count_extremes(calls: Sequence[LayerCall]) -> int:
+    """The extremes of all families that are among these calls."""
+    families = {(family(call.layer, call.phase), call.phase) for call in calls}
+    grid = generic_calls()
+    return sum(len(head(key[0], grid[key], EXTREMES)) for key in families)
 
 
 def test_batch_norm_backward_is_measured_even_behind_the_input() -> None:
@@ -207,8 +215,16 @@ def test_what_is_asked_comes_before_the_rest_of_the_grid() -> None:
     ]
     own = set(model_calls(SMALL, 8))
     ranks = [rank for rank, call in enumerate(asked) if call in own]
-    families = {(family(call.layer, call.phase), call.phase) for call in asked}
-    assert max(ranks) < EXTREMES * len(families) + len(large_calls()) + len(own)
+    assert max(ranks) < count_extremes(asked) + len(large_calls()) + len(own)
+
+
+def test_a_run_that_is_asked_for_models_has_the_whole_grids_of_their_families_and_no_others() -> None:
+    step = model_calls(SMALL, 8)
+    families = {(family(call.layer, call.phase), call.phase) for call in step}
+    planned = {item.case.call for item in planned_cases([step], Execution(), quick=False, asked_first=True)}
+    grid = [call for key, calls in generic_calls().items() if key in families for call in calls]
+    assert planned >= {*step, *grid}
+    assert {(family(call.layer, call.phase), call.phase) for call in planned} == families
 
 
 def test_medoids_stand_for_the_small_calls_of_a_step() -> None:

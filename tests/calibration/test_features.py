@@ -15,7 +15,6 @@ FAMILIES: dict[str, Layer] = {
     "conv1d": Conv.of((16, 8), 16, 3),
     "conv2d": Conv.of(IMAGE, 16, 3),
     "conv3d": Conv.of((16, 8, 8, 8), 16, 3),
-    "conv2d_pointwise": Conv.of(IMAGE, 32, 1, stride=2),
     "conv2d_depthwise": Conv.of(IMAGE, 32, 3, groups=16),
     "conv2d_grouped": Conv.of(IMAGE, 32, 1, groups=4),
     "conv2d_transposed": Conv.of(IMAGE, 8, 2, stride=2, transposed=True),
@@ -37,6 +36,10 @@ def test_family_names_what_decides_efficiency(name: str, layer: Layer) -> None:
 
 def test_all_updates_are_one_family() -> None:
     assert {family(layer, Phase.UPDATE) for layer in FAMILIES.values()} == {"update"}
+
+
+def test_pointwise_and_general_convolutions_are_one_family() -> None:
+    assert family(Conv.of(IMAGE, 32, 1, stride=2), Phase.FORWARD) == "conv2d"
 
 
 def test_a_full_convolution_of_one_channel_is_not_depthwise() -> None:
@@ -97,6 +100,6 @@ def test_keys_of_another_form_are_refused() -> None:
 
 
 def test_only_convolutions_have_stand_ins() -> None:
-    assert stand_ins("conv3d_pointwise") == ("conv3d",)
+    assert stand_ins("conv3d_transposed") == ("conv3d",)
     assert {stand_ins(name) for name in FAMILIES if not name.startswith("conv")} == {()}
     assert stand_ins("conv2d") == ()
