@@ -16,8 +16,8 @@ Families. Kernels share constants when the same things decide how efficient they
 convolution is bound by memory, a transposed one scatters), the number of spatial axes, and, where arithmetic hides
 behind memory traffic, the operation. Pointwise and general convolutions are one family, since both run as matrix
 products whose axes decide, and the regression (`calibration.kernel_regression`) sees the window: of shards of
-convolutions on a CPU two families missed 10.0 % in the median, one 8.8 %. Families that are bound by memory have no FLOP
-term: their FLOP are proportional to their bytes, so the data could not tell the two apart.
+convolutions on a CPU two families missed 10.0 % in the median, one 8.8 %. Families that are bound by memory have no
+FLOP term: their FLOP are proportional to their bytes, so the data could not tell the two apart.
 
 Updates launch a kernel (or an iteration of a loop) for every parameter tensor: `launches` counts tensors there, and
 is one elsewhere.

@@ -1,8 +1,9 @@
 """Fit the regression of one kernel family: roofline, residual over it, gate, error and range.
 
-Everything is refitted in five folds: what the left-out kernels show decides (a) how much of the residual is process
-and how much trees, (b) the gate: below some 50 kernels a residual can lose against the roofline alone, (c) the z scores behind the intervals, (d) the blend with a prior from other devices. Kernels of one `group` (the
-same layer with other samples) stay on one side, because siblings of a shape make every score look better than it is.
+Everything is refitted in five folds: what the left-out kernels show decides (a) how much of the residual is process and
+how much trees, (b) the gate: below some 50 kernels a residual can lose against the roofline alone, (c) the z scores
+behind the intervals, (d) the blend with a prior from other devices. Kernels of one `group` (the same layer with other
+samples) stay on one side, because siblings of a shape make every score look better than it is.
 
 The blend is by 1 / error^6, where the error of the branch over the prior counts half a standard error worse than it
 looks (that of the paired difference of the two branches on the left-out kernels). With 25 kernels the two errors are
@@ -13,10 +14,10 @@ without the half step lost up to 6.8 % (9.7) against the own model, on launch-bo
 (21) on convolutions; a full standard error with it lost up to 3.6 % (5.6) and gained 20 % (17); least squares with a
 ridge towards the own model 4.8 % (11.7) and 21 % (19); this blend 3.8 % (4.9) and 22 % (19).
 
-The gate and the mixture are decided in the same way: with few kernels the left-out errors say little, so a process alone
-stays unless trees beside it are half a standard error better, and the roofline alone is kept only where it is a whole
-one better. A process far from what was measured is the roofline anyway, and near it the left-out kernels, which are
-the farthest that the fold could choose, speak too badly of it: of shards of convolutions whose whole layers were
+The gate and the mixture are decided in the same way: with few kernels the left-out errors say little, so a process
+alone stays unless trees beside it are half a standard error better, and the roofline alone is kept only where it is a
+whole one better. A process far from what was measured is the roofline anyway, and near it the left-out kernels, which
+are the farthest that the fold could choose, speak too badly of it: of shards of convolutions whose whole layers were
 measured (a CPU, some 24 kernels of each family) the median error fell from 13.7 to 11.8 %. On 36 pairs of a family and
 a GPU, against taking what looks best, errors fell by 2.4, 0.7 and 1.3 % of themselves with 20, 25 and 50 kernels.
 
