@@ -100,10 +100,15 @@ def print_siblings(families: Families, seeds: int) -> None:
 def print_sums(scores: dict[tuple[str, str], list[Scored]]) -> None:
     print("3. sums of 50 layers, error in %")
     _line("family, device", "model", "bias", "plain", "target")
+    keys = ("error", "bias", "plain_error")
+    families: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for (name, device), found in scores.items():
         sums = [sum_scores(one, seed) for seed, one in enumerate(found)]
-        error, bias, plain = (mean([getattr(one, key) for one in sums]) for key in ("error", "bias", "plain_error"))
-        _line(f"{name} {device}", error, bias, plain, TARGETS[name][1])
+        cells = tuple(mean([getattr(one, key) for one in sums]) for key in keys)
+        _line(f"{name} {device}", *cells)
+        families[name].append(cells)
+    for name, rows in families.items():
+        _line(f"{name} (all)", *(mean(column) for column in zip(*rows, strict=True)), TARGETS[name][1])
 
 
 def print_coverage(scores: dict[tuple[str, str], list[Scored]]) -> None:
