@@ -25,6 +25,7 @@ from oracle.execution import ATTENTIONS, OPTIMIZERS, UPDATES, Execution
 from oracle.layer import Layer, Phase
 from oracle.layers import LOSSES, NORMS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.pricing import LayerCall
+from oracle.updates import Parameters
 from oracle.windows import POOLS, Conv, Pool
 from profiler.backends.base import open_backend
 from profiler.backends.torch_device import TorchDevice, torch_errors
@@ -49,6 +50,8 @@ CONVOLUTIONS: tuple[Layer, ...] = (
     Conv.of((16, 9, 8), 8, 3, stride=2, padding=1, transposed=True, output_padding=1),
 )
 ATTENTION = Attention(4, 64, 64, 32, causal=True)
+TENSORS = Parameters(((100_000, 2), (3072, 40), (65, 160)))
+"""More than one kernel of a list takes, of sizes that no block divides."""
 OTHERS: tuple[Layer, ...] = (
     Linear(64, 48),
     Linear(64, 48, rows=16),
@@ -93,12 +96,12 @@ def cases(cuda: bool) -> Iterator[Case]:
     yield from _of((ATTENTION,), *(Execution("bf16", attention=name) for name in ATTENTIONS[1:]))
     for name in OPTIMIZERS:
         for update in UPDATES:
-            yield Case(LayerCall(Linear(64, 48), Phase.UPDATE, 1), Execution(optimizer=name, update=update))
+            yield Case(LayerCall(TENSORS, Phase.UPDATE, 1), Execution(optimizer=name, update=update))
     yield from _of(products, Execution(warm=True))
     if cuda:
         switches = Execution("tf32"), Execution(cudnn_benchmark=True), Execution(graph=True)
         yield from _of(products, *switches)
-        yield Case(LayerCall(Linear(64, 48), Phase.UPDATE, 1), Execution(optimizer="adam", graph=True))
+        yield Case(LayerCall(TENSORS, Phase.UPDATE, 1), Execution(optimizer="adam", graph=True))
 
 
 def _of(layers: tuple[Layer, ...], *executions: Execution) -> Iterator[Case]:

@@ -73,6 +73,7 @@ def loop_s_of(known: Calibration, graph: ModelGraph, samples: int) -> float:
         launches = len(layer.param_shapes) if phase == "update" else 1
         total += task.count * (
             own.get("launch_s", 0.0) * launches
+            + own.get("call_s", 0.0)
             + work.flop / own.get("flop_per_s", float("inf"))
             + work.bytes / own.get("bytes_per_s", float("inf"))
         )

@@ -27,9 +27,12 @@ from calibration.features import canonical, family, features
 from calibration.grid import HEAD, generic_calls, head, large_calls
 from calibration.medoids import choose_medoids
 from oracle.execution import Execution
+from oracle.layer import Phase
 from oracle.model import ModelGraph
-from oracle.plan import Plan, StepPart, tasks_of
+from oracle.plan import Plan, tasks_of
 from oracle.pricing import LayerCall
+from oracle.questions import kernels_asked, passes_of
+from oracle.updates import Parameters
 from profiler.case import Case
 from profiler.run import Planned
 
@@ -59,17 +62,22 @@ def model_calls(graph: ModelGraph, samples: int) -> Step:
 
 def plan_calls(plan: Plan) -> Step:
     """The calls of one training step of a plan's device (of all stages' devices in a pipeline), shards as they run."""
+    asked = kernels_asked(plan)
+    per_step = np.array([passes_of(plan, where) for where in asked.places], dtype=np.float64) @ asked.counts
     counts: Counter[LayerCall] = Counter()
-    for index, stage in enumerate(plan.stages):
-        for task in stage.tasks:
-            once = task.part in (StepPart.GRADIENT_EXCHANGE, StepPart.UPDATE)
-            counts[canonical(task.call)] += task.count * (1 if once else plan.passes(index))
+    for call, count in zip(asked.questions, per_step.tolist(), strict=True):
+        counts[canonical(call)] += round(count)
     return counts
 
 
 def bytes_held(call: LayerCall, execution: Execution) -> int:
-    """Memory that a case may need: operands, result and their gradients, and four copies of the parameters."""
+    """Memory that a case may need: operands, result and their gradients, and four copies of the parameters.
+
+    An update has no operands: it needs the parameters, their gradients and its states.
+    """
     layer = call.layer
+    if call.phase is Phase.UPDATE:
+        return execution.parameter_bytes * (2 + execution.optimizer_cost.states) * layer.params
     activations = 2 * call.samples * (layer.input_items + layer.output_items)
     return execution.item_bytes * activations + 4 * 4 * layer.params
 
@@ -100,7 +108,7 @@ def planned_cases(
 
     Returns:
         Cases that need at most LARGEST_CASE_BYTES each: a step's call that is larger is measured with fewer samples,
-        and dropped where one sample is too large.
+        and dropped where one sample is too large; an update is measured with smaller tensors, as many of them.
     """
     fitting = [_fitting_step(step, execution) for step in steps]
     wanted = {(family(call.layer, call.phase), call.phase) for step in fitting for call in step}
@@ -168,8 +176,8 @@ def _medoids(calls: Sequence[LayerCall], execution: Execution) -> list[LayerCall
     for members in families.values():
         count = len(members) // MEDOID_SHARE
         if count >= 2:
-            work = features(members, execution)[:, 1:]
-            chosen = choose_medoids(np.log2(work + 1.0), work[:, 1], count)
+            work = features(members, execution)
+            chosen = choose_medoids(np.log2(work + 1.0), work[:, 2], count)
             found += [members[row] for row in chosen]
     return found
 
@@ -185,11 +193,20 @@ def _fitting(calls: Iterable[LayerCall], execution: Execution) -> list[LayerCall
 
 
 def _shrunk(call: LayerCall, execution: Execution) -> Iterator[LayerCall]:
+    if call.phase is Phase.UPDATE:
+        yield _shrunk_update(call, execution)
+        return
     samples = call.samples
     while samples and bytes_held(LayerCall(call.layer, call.phase, samples), execution) > LARGEST_CASE_BYTES:
         samples //= 2
     if samples:
         yield LayerCall(call.layer, call.phase, samples)
+
+
+def _shrunk_update(call: LayerCall, execution: Execution) -> LayerCall:
+    while isinstance(call.layer, Parameters) and bytes_held(call, execution) > LARGEST_CASE_BYTES:
+        call = LayerCall(call.layer.halved(), call.phase, call.samples)
+    return call
 
 
 def _in_turn(lists: Sequence[Sequence[LayerCall]]) -> list[LayerCall]:

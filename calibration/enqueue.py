@@ -21,7 +21,6 @@ import numpy as np
 from calibration.draws import standard_rows, unit_mean_factors
 from calibration.features import family, stand_ins
 from oracle.constants import Calibration
-from oracle.enqueueing import HostPrices
 from oracle.estimate import DRAWS, Floats
 from oracle.execution import Execution
 from oracle.identity import Same
@@ -60,20 +59,20 @@ class HostClock:
         }
         self._remembered = lru_cache(maxsize=128)(self._priced)
 
-    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> HostPrices | None:
+    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> Floats | None:
         """The host's seconds; see `oracle.enqueueing.Enqueues`."""
         if execution.graph or not self._calls:
             return None
-        found: HostPrices = self._remembered(Same(tuple(calls)), execution.update_key)
+        found: Floats = self._remembered(Same(tuple(calls)), execution.update_key)
         return found
 
-    def _priced(self, calls: Same[LayerCall], update_key: str) -> HostPrices:
+    def _priced(self, calls: Same[LayerCall], update_key: str) -> Floats:
         tensor_s, step_s = self._update(update_key)
         rows = [
-            len(call.layer.param_shapes) * tensor_s if call.phase is Phase.UPDATE else self._call(call)
+            step_s + len(call.layer.param_shapes) * tensor_s if call.phase is Phase.UPDATE else self._call(call)
             for call in calls.items
         ]
-        return HostPrices(np.array(rows), step_s)
+        return np.array(rows)
 
     def _call(self, call: LayerCall) -> Floats:
         name = family(call.layer, call.phase)

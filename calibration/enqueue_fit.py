@@ -5,8 +5,8 @@ of waiting. The environment of an accelerator names its multiprocessors. Kernels
 device's time in place of the host's, and those that a CUDA graph launches share one launch, so both are left out.
 
 A family's number is the mean over its shapes of their medians, since a step adds up its calls; an update is a line in
-the number of its tensors. Layers have few numbers of tensors, often one: where they cannot tell the line's two
-constants apart, an implementation that walks over its tensors one by one costs something for each of them, any other
+the number of its tensors. Where the measured updates cannot tell the line's two constants apart, since they have one
+number of tensors, an implementation that walks over its tensors one by one costs something for each of them, any other
 something for each step. Rows are divided by what is predicted and not by what was measured, and intervals are those of
 the sandwich, as for the constants of kernels (`calibration.kernels`).
 """

@@ -50,6 +50,7 @@ _QUANTITIES = {
     "s_per_byte": "bytes_per_s",
     "winograd_log_factor": "winograd_factor",
     "wave_exponent": "wave_exponent",
+    "call_s": "call_s",
 }
 """What the parameters of a roofline are called in the store."""
 

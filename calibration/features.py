@@ -1,4 +1,4 @@
-"""What a kernel's time is made of: families, and the three quantities that fit and price share. NumPy only.
+"""What a kernel's time is made of: families, and the four quantities that fit and price share. NumPy only.
 
 The form. The time of one kernel call is additive,
 
@@ -19,8 +19,13 @@ products whose axes decide, and the regression (`calibration.kernel_regression`)
 convolutions on a CPU two families missed 10.0 % in the median, one 8.8 %. Families that are bound by memory have no
 FLOP term: their FLOP are proportional to their bytes, so the data could not tell the two apart.
 
-Updates launch a kernel (or an iteration of a loop) for every parameter tensor: `launches` counts tensors there, and
-is one elsewhere.
+Updates launch a kernel (or an iteration of a loop) for every parameter tensor, or walk over chunks of it: `launches`
+counts tensors there, and is one elsewhere. Beside that a step of an optimizer has a price of its own, `call_s`,
+whatever it updates, so the update of a model is one call with all its tensors and no sum of its layers' updates:
+
+    seconds = call_s + launch_s * tensors + bytes / bytes_per_s
+
+It does not matter whose the tensors are: equal sizes are equal work (`canonical`).
 """
 
 from __future__ import annotations
@@ -35,13 +40,15 @@ from oracle.estimate import Floats
 from oracle.execution import Execution, execution_from_key
 from oracle.layer import Layer, Phase
 from oracle.pricing import LayerCall
+from oracle.updates import Parameters, together
 from oracle.windows import Conv, Pool
 
-QUANTITIES = ("launch_s", "flop_per_s", "bytes_per_s")
+QUANTITIES = ("launch_s", "flop_per_s", "bytes_per_s", "call_s")
 """The constants in the order of the columns of `features`."""
 
 _COMPUTE = ("launch_s", "flop_per_s", "bytes_per_s")
 _MEMORY = ("launch_s", "bytes_per_s")
+_UPDATE = ("launch_s", "bytes_per_s", "call_s")
 _COMPUTE_KINDS = ("conv", "linear", "attention", "matmul")
 
 
@@ -93,16 +100,23 @@ def stand_ins(name: str) -> tuple[str, ...]:
 
 def quantities(layer: Layer, phase: Phase) -> tuple[str, ...]:
     """The constants that make sense for this family; what the data identify of them is the fit's finding."""
-    return _COMPUTE if layer.kind in _COMPUTE_KINDS and phase is not Phase.UPDATE else _MEMORY
+    if phase is Phase.UPDATE:
+        return _UPDATE
+    return _COMPUTE if layer.kind in _COMPUTE_KINDS else _MEMORY
 
 
 def canonical(call: LayerCall) -> LayerCall:
     """The call under which equal work is found.
 
-    An update does not depend on the samples, other phases not on whose the weights are.
+    An update depends on the sizes of tensors and not on the samples, other phases not on whose the weights are.
+
+    >>> from oracle.layers import Linear
+    >>> canonical(LayerCall(Linear(8, 4), Phase.UPDATE, 3))
+    LayerCall(layer=Parameters(tensors=((32, 1), (4, 1))), phase=<Phase.UPDATE: 'update'>, samples=1)
     """
     if call.phase is Phase.UPDATE:
-        return LayerCall(call.layer, call.phase, 1)
+        same = isinstance(call.layer, Parameters)
+        return LayerCall(call.layer if same else together([call.layer]), call.phase, 1)
     if getattr(call.layer, "tied", False):
         return LayerCall(replace(call.layer, tied=False), call.phase, call.samples)  # type: ignore[call-arg]
     return call
@@ -121,25 +135,25 @@ def execution_of(key: str, phase: Phase) -> Execution:
 
 
 def features(calls: Sequence[LayerCall], execution: Execution) -> Floats:
-    """Launches, FLOP and bytes of each call, shape (n, 3), in the order of `QUANTITIES`.
+    """Launches, FLOP, bytes and steps of an optimizer of each call, shape (n, 4), in the order of `QUANTITIES`.
 
     Raises:
         OutOfRange: no samples, or a phase that the layer does not have.
 
     >>> from oracle.layers import Linear
     >>> features([LayerCall(Linear(4, 2, bias=False), Phase.FORWARD, 3)], Execution()).tolist()
-    [[1.0, 48.0, 104.0]]
+    [[1.0, 48.0, 104.0, 0.0]]
     """
     rows = np.empty((len(calls), len(QUANTITIES)))
     for row, call in zip(rows, calls, strict=True):
         work = call.layer.work(call.phase, call.samples, execution)
-        launches = len(call.layer.param_shapes) if call.phase is Phase.UPDATE else 1
-        row[:] = launches, work.flop, work.bytes
+        update = call.phase is Phase.UPDATE
+        row[:] = len(call.layer.param_shapes) if update else 1, work.flop, work.bytes, update
     return rows
 
 
 def coefficients(constants: Sequence[Constant]) -> tuple[Floats, Floats]:
-    """Seconds per launch, FLOP and byte, 0 for what is not known: values of shape (3,), draws of shape (3, DRAWS)."""
+    """Seconds per unit of each of `QUANTITIES`, 0 for what is not known: values (4,), draws (4, DRAWS)."""
     by_quantity = {constant.quantity: constant for constant in constants}
     values = np.zeros(len(QUANTITIES))
     draws = np.zeros((len(QUANTITIES), len(constants[0].draws)))

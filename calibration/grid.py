@@ -7,6 +7,10 @@ channels are what a convolution has of shapes with much traffic; but no fewer th
 cannot fill their vector lanes are slow for a reason that neither FLOP nor bytes know, and would spoil the bandwidth
 of all others. For matrix products it is few rows, for attention few tokens.
 
+Updates are told apart by the number of tensors and their size: what a step costs shows in single small tensors, what a
+tensor costs in hundreds of them, and the traffic in large ones. Mixes are those of networks: matrices of a few sizes,
+and about as many vectors.
+
 Every table goes from what a fit needs to what it would like: a quick calibration takes the head of it. Positions of a
 convolution are given as a power of two that 1, 2 and 3 divide, so that one row serves lines, images and volumes.
 Convolutions of images have a second table, of the extents that networks have (multiples of 7, odd ones, tiles of an
@@ -24,6 +28,7 @@ from oracle.layer import Layer, Phase
 from oracle.layers import ELEMENTWISE, LOSSES, NORMS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.operations import Matmul, Other
 from oracle.pricing import LayerCall
+from oracle.updates import Parameters, Sizes
 from oracle.windows import POOLS, Conv, Pool
 
 HEAD = 9
@@ -323,20 +328,31 @@ def _kernels() -> Iterator[tuple[Layer, int]]:
             yield Loss(op, (features,)), samples
 
 
-_UPDATES: tuple[Layer, ...] = (
-    Norm("batch", (64, 8, 8)),
-    Linear(4096, 4096),
-    Conv.of((8, 8, 8), 8, 3, bias=False),
-    Conv.of((512, 8, 8), 512, 3, bias=False),
-    Linear(16, 16),
-    Linear(1024, 1024),
-    Norm("batch", (256, 8, 8)),
-    Linear(2048, 1000),
-    Norm("batch", (2048, 8, 8)),
-    Conv.of((64, 8, 8), 256, 1, bias=False),
-    Linear(9216, 4096, bias=False),
+_UPDATES: tuple[Sizes, ...] = (
+    ((64, 2),),
+    ((2**24, 1), (4096, 1)),
+    ((512, 160),),
+    ((2**18, 64), (512, 128)),
+    ((576, 1),),
+    ((2359296, 1),),
+    ((64, 300),),
+    ((2**20, 24), (2**16, 24), (512, 64)),
+    ((2**15, 48), (128, 48)),
+    ((256, 1), (16, 1)),
+    ((2**20, 1), (1024, 1)),
+    ((4096, 16),),
+    ((37748736, 1),),
+    ((2359296, 8), (589824, 32), (3072, 8), (768, 72)),
+    ((2048, 2),),
+    ((2**16, 8),),
+    ((2048000, 1), (1000, 1)),
+    ((128, 512),),
+    ((2359296, 4), (589824, 8), (147456, 12), (36864, 12), (512, 24), (64, 48)),
+    ((16384, 1),),
+    ((2**14, 256),),
+    ((256, 32),),
 )
-"""Layers whose parameters are updated: one or two tensors of a hundred to a hundred million bytes."""
+"""Sizes of tensors that are updated together, and how many have each."""
 
 
 _LARGE = (("relu", Phase.BACKWARD_DATA), ("relu", Phase.FORWARD), ("add", Phase.FORWARD))
@@ -358,7 +374,7 @@ def generic_calls() -> Mapping[tuple[str, Phase], tuple[LayerCall, ...]]:
         for phase in layer.phases:
             if phase is not Phase.UPDATE:
                 found.setdefault((family(layer, phase), phase), []).append(LayerCall(layer, phase, samples))
-    found[("update", Phase.UPDATE)] = [LayerCall(layer, Phase.UPDATE, 1) for layer in _UPDATES]
+    found[("update", Phase.UPDATE)] = [LayerCall(Parameters(sizes), Phase.UPDATE, 1) for sizes in _UPDATES]
     return {key: tuple(dict.fromkeys(calls)) for key, calls in found.items()}
 
 

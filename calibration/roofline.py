@@ -1,12 +1,13 @@
 """The soft roofline with wave quantisation: the named constants of a kernel family, and their seconds. NumPy only.
 
-The form. seconds = launch x launches + (c^3 + m^3)^(1/3) with the memory time m = bytes x seconds per byte and the
-compute time c = flop x seconds per FLOP x (ceil(w) / w)^g / fill^g x exp(u winograd). The hard roofline (Williams,
+The form. seconds = call + launch x launches + (c^3 + m^3)^(1/3) with the memory time m = bytes x seconds per byte and
+the compute time c = flop x seconds per FLOP x (ceil(w) / w)^g / fill^g x exp(u winograd). The hard roofline (Williams,
 Waterman, Patterson, CACM 52(4), 2009) takes the larger of c and m; kernels near the ridge overlap the two
 imperfectly, and the 3-norm rounds the corner by 26 % at most. g in [0, 1.5] says how much of the quantisation of
 waves and tiles a family feels (0: a library that chooses tiles well; above 1: latency-bound last waves). The
 constants are *effective*: a Winograd convolution needs fewer multiplications than its FLOP, so a rate above the data
-sheet's peak is right and is never capped.
+sheet's peak is right and is never capped. What a call costs beside its launches can be told only of updates, whose
+launches are their tensors; elsewhere it is 0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from calibration.quantities import Quantities
 from oracle.errors import BadInput
 from oracle.estimate import Floats
 
-CONSTANTS = ("launch_s", "s_per_flop", "s_per_byte", "winograd_log_factor", "wave_exponent")
+CONSTANTS = ("launch_s", "s_per_flop", "s_per_byte", "winograd_log_factor", "wave_exponent", "call_s")
 """The parameters in the order in which they are stored and in which a fit's covariance lists them."""
 
 
@@ -32,9 +33,11 @@ class Roofline:
     s_per_byte: float
     winograd_log_factor: float = 0.0
     wave_exponent: float = 0.0
+    call_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.values).all() and min(self.values[:3]) >= 0 and max(self.values[:3]) > 0):
+        times = (*self.values[:3], self.call_s)
+        if not (np.isfinite(self.values).all() and min(times) >= 0 and max(times) > 0):
             raise BadInput("a roofline needs a launch time and rates that are positive numbers")
 
     @property
@@ -53,5 +56,5 @@ class Roofline:
         quantised = (kernels.wave_stretch / kernels.tile_efficiency) ** self.wave_exponent
         compute = self.s_per_flop * kernels.flop * quantised * np.exp(self.winograd_log_factor * kernels.winograd)
         memory = self.s_per_byte * kernels.bytes
-        found: Floats = self.launch_s * kernels.launches + np.cbrt(compute**3 + memory**3)
+        found: Floats = self.call_s + self.launch_s * kernels.launches + np.cbrt(compute**3 + memory**3)
         return found

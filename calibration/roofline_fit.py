@@ -4,7 +4,8 @@ What is minimised: differences of ln seconds, because step times span five decad
 soft-L1 with a scale of 0.2, so that a few kernels for which the library chose a slow algorithm do not move the
 constants; three starts, because the launch-, memory- and compute-bound corners are local minima of one another;
 priors a tenth as strong as one kernel, which matter only for constants that the data do not identify. The Winograd
-factor is fitted only where both kinds of convolution occur (otherwise it is the FLOP rate under another name).
+factor is fitted only where both kinds of convolution occur (otherwise it is the FLOP rate under another name), what a
+call costs beside its launches only where their number differs.
 """
 
 from __future__ import annotations
@@ -29,13 +30,22 @@ IDENTIFIED_LOG_SD = float(np.log(WIDEST_FACTOR)) / (2 * Z80)
 
 _SOFT_SCALE = 0.2
 _PRIOR_WEIGHT = 0.1
-_PRIOR_SD = np.array([2.0, 2.5, 2.5, 1.0, 0.5])
+_PRIOR_SD = np.array([2.0, 2.5, 2.5, 1.0, 0.5, 2.0])
 _WAVE_MIDDLE = 0.7
 # The bounds are those of the constants that are stored: rates enter as seconds per unit, the Winograd factor as ln.
+_LEAST_S, _LEAST_CALL_S = (np.log(POSSIBLE[quantity][0]) for quantity in ("launch_s", "call_s"))
 _LOWER = np.array(
-    [np.log(POSSIBLE["launch_s"][0]), *(-np.log(POSSIBLE[q][1]) for q in ("flop_per_s", "bytes_per_s")), -3.0, 1e-6]
+    [
+        _LEAST_S,
+        *(-np.log(POSSIBLE[q][1]) for q in ("flop_per_s", "bytes_per_s")),
+        -3.0,
+        1e-6,
+        _LEAST_CALL_S,
+    ]
 )
-_UPPER = np.array([5.0, 0.0, 0.0, 3.0, 1.5])
+_UPPER = np.array([5.0, 0.0, 0.0, 3.0, 1.5, 5.0])
+_IN_LOGS = [0, 1, 2, 5]
+_CALL = CONSTANTS.index("call_s")
 _STARTS = ((0.9, 1.0, 0.3), (0.5, 0.3, 1.0), (0.2, 0.1, 0.3))
 
 
@@ -46,7 +56,7 @@ class RooflineFit:
     Args:
         roofline: the constants.
         fitted: the names of those that were free, in the order of `CONSTANTS`.
-        covariance: of ln of the first three and of the other two as they are, of the free ones only.
+        covariance: of ln of the seconds and of the factor and the exponent as they are, of the free ones only.
     """
 
     roofline: Roofline
@@ -70,15 +80,19 @@ class RooflineFit:
 def _unpack(free: Floats, full: Floats, positions: Sequence[int]) -> Roofline:
     full = full.copy()
     full[list(positions)] = free
-    rates = np.exp(full[:3])
-    return Roofline(float(rates[0]), float(rates[1]), float(rates[2]), float(full[3]), float(full[4]))
+    full[_IN_LOGS] = np.exp(full[_IN_LOGS])
+    if _CALL not in positions:
+        full[_CALL] = 0.0
+    return Roofline(*full.tolist())
 
 
 def _start(kernels: Quantities, seconds: Floats, scales: Sequence[float]) -> Floats:
     flop = np.median(seconds / kernels.flop) if (kernels.flop > 0).all() else np.exp(_LOWER[1])
     moved = np.median(seconds / kernels.bytes)
-    rates = np.log([np.quantile(seconds, 0.05) * scales[0], flop * scales[1], moved * scales[2]])
-    found: Floats = np.clip(np.concatenate([rates, [0.0, _WAVE_MIDDLE]]), _LOWER + 1e-6, _UPPER - 1e-6)
+    launch_s, call_s = (np.quantile(times, 0.05) * scales[0] for times in (seconds / kernels.launches, seconds))
+    rates = np.log([launch_s, flop * scales[1], moved * scales[2]])
+    values = [*rates, 0.0, _WAVE_MIDDLE, np.log(call_s)]
+    found: Floats = np.clip(values, _LOWER + 1e-6, _UPPER - 1e-6)
     return found
 
 
@@ -88,6 +102,8 @@ def _free_positions(kernels: Quantities) -> list[int]:
         if 0 < kernels.winograd.mean() < 1:
             positions.append(3)
         positions.append(4)
+    if np.ptp(kernels.launches) > 0:
+        positions.append(_CALL)
     return positions
 
 
@@ -112,7 +128,8 @@ def fit_roofline(
     prior = _start(kernels, np.exp(target), (0.5, 0.5, 0.5))
     starts = [_start(kernels, np.exp(target), scales) for scales in _STARTS]
     if start is not None:
-        near = np.array([*np.log(np.maximum(start.values[:3], 1e-34)), *start.values[3:]])
+        near = np.array(start.values)
+        near[_IN_LOGS] = np.log(np.maximum(near[_IN_LOGS], 1e-34))
         starts = [np.clip(near, _LOWER + 1e-6, _UPPER - 1e-6)]
 
     def misfit(free: Floats) -> Floats:
@@ -135,7 +152,7 @@ def fit_roofline(
     best = min(solutions, key=lambda solution: float(solution.cost))
     roofline = _unpack(best.x, prior, positions)
     if 1 not in positions:
-        roofline = Roofline(roofline.launch_s, 0.0, roofline.s_per_byte)
+        roofline = Roofline(roofline.launch_s, 0.0, roofline.s_per_byte, call_s=roofline.call_s)
     spread = float(np.median(np.abs(misfit(best.x)[: len(seconds)]))) * 1.4826
     information = best.jac.T @ best.jac / max(spread, 1e-6) ** 2
     covariance = np.linalg.pinv(information, hermitian=True)

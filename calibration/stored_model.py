@@ -12,6 +12,7 @@ The constants are the roofline of the device's own fit; a constant that is absen
     canary.*                    the quantities of a few kernels, and `canary.log_s`: what is predicted of them
     branchN.numbers             spread of ln seconds, largest believed residual, share of the process in it
     branchN.roofline            the constants of a branch over a prior, in the order of `calibration.roofline.CONSTANTS`
+                                (`call_s` may be absent)
     branchN.process.*           Gaussian process: inputs, targets, numbers (centre, variance, noise), columns (middle,
                                 scale, lowest, highest, length of every input); branch 1 without inputs has those
                                 of branch 0
@@ -63,6 +64,7 @@ def roofline_of(constants: Iterable[Constant]) -> Roofline:
         s_per_byte=1 / values["bytes_per_s"] if "bytes_per_s" in values else 0.0,
         winograd_log_factor=float(np.log(values.get("winograd_factor", 1.0))),
         wave_exponent=values.get("wave_exponent", 0.0),
+        call_s=values.get("call_s", 0.0),
     )
 
 

@@ -41,7 +41,6 @@ from calibration.features import canonical, coefficients, family, features, quan
 from calibration.fresh_pages import fresh_bytes, fresh_curve, without_pages
 from calibration.stored_model import StoredModel, read_model
 from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
-from oracle.enqueueing import HostPrices
 from oracle.errors import NotCalibrated
 from oracle.estimate import Floats, Ints
 from oracle.execution import Execution
@@ -114,7 +113,7 @@ class CalibratedTimer:
         self._in_step = {phase: (factor.value, np.array(factor.draws)) for phase, factor in factors.items()}
         self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items() if not fit.arrays}
         self._shapes = {
-            LayerCall(shape.layer, shape.phase, shape.samples): shape
+            canonical(LayerCall(shape.layer, shape.phase, shape.samples)): shape
             for shape in calibration.shapes
             if self._same_key(shape)
         }
@@ -167,7 +166,7 @@ class CalibratedTimer:
             methods=tuple(price.method for price in known),
         )
 
-    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> HostPrices | None:
+    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> Floats | None:
         """The host's seconds of each call; see `oracle.enqueueing.Enqueues`."""
         return self._host.enqueue(calls, execution)
 
@@ -367,13 +366,16 @@ def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tup
 
 
 def _inside(fit: KernelFit, call: LayerCall, row: Floats) -> bool:
-    """Whether a call lies in the measured range of its own family, in every quantity that its time depends on."""
+    """Whether a call lies in the measured range of its own family, in every quantity that its time depends on.
+
+    An update walks over its tensors, so more of them, as large as those that were measured, are more of the same.
+    """
     if fit.family != family(call.layer, call.phase):
         return False
-    _, flop, moved = row
+    launches, flop, moved, _ = row
     flop_matters = "flop_per_s" in quantities(call.layer, call.phase)
     flop_inside = not flop_matters or fit.flop_lo / MARGIN <= flop <= fit.flop_hi * MARGIN
-    return bool(flop_inside and fit.bytes_lo / MARGIN <= moved <= fit.bytes_hi * MARGIN)
+    return bool(flop_inside and fit.bytes_lo / MARGIN <= moved <= fit.bytes_hi * MARGIN * launches)
 
 
 def _text(call: LayerCall) -> str:

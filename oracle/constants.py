@@ -27,6 +27,7 @@ FRESH_PAGES = "fresh_pages"
 
 UNITS = {
     "launch_s": "s",
+    "call_s": "s",
     "flop_per_s": "FLOP/s",
     "bytes_per_s": "B/s",
     "winograd_factor": "1",
@@ -37,13 +38,15 @@ UNITS = {
 }
 """The quantities that a constant may be, with their units.
 
-The factor of Winograd and the exponent of waves belong to the roofline law alone, the factor of a step to the family
-`STEP`. `enqueue_s` and `enqueue_step_s` are the host's and no part of the device's time: what it needs to ask for a
-call (of an update: for each tensor), and for a step of an optimizer beside that.
+A step of an optimizer costs `call_s` whatever it updates, and `launch_s` for each tensor. The factor of Winograd and
+the exponent of waves belong to the roofline law alone, the factor of a step to the family `STEP`. `enqueue_s` and
+`enqueue_step_s` are the host's and no part of the device's time: what it needs to ask for a call (of an update: for
+each tensor), and for a step of an optimizer beside that.
 """
 
 POSSIBLE = {
     "launch_s": (1e-12, 1e6),
+    "call_s": (1e-12, 1e6),
     "flop_per_s": (1.0, 1e21),
     "bytes_per_s": (1.0, 1e18),
     "winograd_factor": (0.04, 25.0),
@@ -120,8 +123,9 @@ class KernelFit:
     """The constants of one (family, phase, execution) and how far they can be trusted.
 
     Args:
-        constants: of the additive law `launch_s` and those of `flop_per_s` and `bytes_per_s` that the measurements
-            identify; of the roofline law all that were fitted. On accelerators also what enqueueing costs the host.
+        constants: of the additive law those of `launch_s`, `flop_per_s`, `bytes_per_s` and `call_s` that the
+            measurements identify; of the roofline law all that were fitted. On accelerators also what enqueueing costs
+            the host.
         shapes: distinct shapes fitted; samples: raw samples behind them.
         held_out_error: mean |predicted / measured - 1| on shapes left out of the fit.
         residual_sd: standard deviation of ln(measured / predicted) on shapes left out of the fit.

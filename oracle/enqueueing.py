@@ -19,7 +19,6 @@ Kernels from a CUDA graph are asked for in one launch per step, which is taken a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -35,25 +34,14 @@ from oracle.schedules import ZERO, PartSeconds, added, chosen, sum_of
 _NEXT_TO_NOTHING_S = 1e-300
 
 
-@dataclass(frozen=True, eq=False)
-class HostPrices:
-    """Seconds of the host to enqueue n calls; the last axis is the middle and the draws.
-
-    Args:
-        calls_s: of each call, however many samples it has, shape (n, 1 + DRAWS).
-        step_s: of an optimizer's step beside its tensors, shape (1 + DRAWS,).
-    """
-
-    calls_s: Floats
-    step_s: Floats
-
-
 @runtime_checkable
 class Enqueues(Protocol):
     """A `LayerTimer` that knows the host's seconds too."""
 
-    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> HostPrices | None:
-        """The host's seconds for each call; None where the host is not known, or is the device itself.
+    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> Floats | None:
+        """The host's seconds for each of n calls; None where the host is not known, or is the device itself.
+
+        The last axis of the (n, 1 + DRAWS) seconds is the middle and the draws.
 
         Args:
             calls: they may differ in their samples, on which the answer does not depend.
@@ -62,40 +50,29 @@ class Enqueues(Protocol):
         """
 
 
-def host_of_calls(timer: LayerTimer, calls: Sequence[LayerCall], execution: Execution) -> HostPrices | None:
+def host_of_calls(timer: LayerTimer, calls: Sequence[LayerCall], execution: Execution) -> Floats | None:
     """What a timer says of the host; None where it says nothing."""
     if execution.graph or not calls or not isinstance(timer, Enqueues):
         return None
     return timer.enqueue(calls, execution)
 
 
-@dataclass(frozen=True, eq=False)
-class HostTimes:
-    """The host's seconds of one pass of every stage, by part (the update: per step), and those of `HostPrices`."""
+def host_times(plan: Plan, timer: LayerTimer) -> tuple[PartSeconds, ...] | None:
+    """The host's seconds of one pass of every stage by part (the update: per step); None where they are not known.
 
-    stages: tuple[PartSeconds, ...]
-    step_s: Floats
-
-    @property
-    def middles(self) -> HostTimes:
-        """The same without draws, and without the axis that holds them."""
-        stages = tuple({part: seconds[..., 0] for part, seconds in stage.items()} for stage in self.stages)
-        return HostTimes(stages, self.step_s[..., 0])
-
-
-def host_times(plan: Plan, timer: LayerTimer) -> HostTimes | None:
-    """Ask a timer for the host's seconds of a plan; None where it does not know them."""
+    The last axis is the middle and the draws. A device's update is with the first of its stages that has one.
+    """
     asked = kernels_asked(plan)
-    known = host_of_calls(timer, asked.questions, plan.job.execution)
-    if known is None:
+    known_s = host_of_calls(timer, asked.questions, plan.job.execution)
+    if known_s is None:
         return None
     stages: list[dict[StepPart, Floats]] = [{} for _ in plan.stages]
-    for (index, part, _), seconds in asked.sums(known.calls_s).items():
+    for (index, part, _), seconds in asked.sums(known_s).items():
         stages[index][part] = seconds
-    return HostTimes(tuple(stages), known.step_s)
+    return tuple(stages)
 
 
-def host_of_step(plan: Plan, times: HostTimes, segments: Ints | None = None) -> dict[StepPart, Floats]:
+def host_of_step(plan: Plan, times: Sequence[PartSeconds], segments: Ints | None = None) -> dict[StepPart, Floats]:
     """The host's seconds of a step by part, of the busiest process.
 
     Args:
@@ -105,13 +82,10 @@ def host_of_step(plan: Plan, times: HostTimes, segments: Ints | None = None) -> 
     """
     pipeline = isinstance(plan.schedule, Microbatched)
     stages = []
-    for index, stage in enumerate(times.stages):
+    for index, stage in enumerate(times):
         passes = plan.passes(index) if segments is None or not pipeline else segments * plan.accumulation
         stages.append({part: s * (passes if part in FORWARD_BACKWARD else 1) for part, s in stage.items()})
     processes = stages if pipeline else [sum_of(stages)]
-    for process in processes:
-        if StepPart.UPDATE in process:
-            process[StepPart.UPDATE] = process[StepPart.UPDATE] + times.step_s
     if len(processes) == 1:
         return processes[0]
     busiest = np.stack(np.broadcast_arrays(*map(added, processes))).argmax(axis=0)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_type_hints
 from oracle.errors import BadInput, UnknownName
 from oracle.layer import WITH_TIED_WEIGHTS, WITH_WEIGHTS, Layer, Phase, Shape, own_params, positive
 from oracle.operations import Matmul, Other
+from oracle.updates import Parameters, Sizes
 from oracle.windows import Conv, Pool
 
 
@@ -306,12 +307,16 @@ class Loss(Layer):
 LAYERS: dict[str, type[Layer]] = {
     cls.kind: cls for cls in (Conv, Linear, Norm, Pool, Elementwise, Concat, Embedding, Attention, Matmul, Loss, Other)
 }
-"""Every kind of layer by its name."""
+"""Every kind of layer that a model may have, by its name."""
+
+CALLED: dict[str, type[Layer]] = {**LAYERS, Parameters.kind: Parameters}
+"""What a call may be of: layers, and tensors that are updated together."""
 
 
 # Far beyond every model; within them no product of sizes leaves the range of a float, and messages stay short.
 _MAX_NUMBER = 2**40
 _MAX_SHAPE = 256
+_MAX_SIZES = 4096
 _MAX_PRODUCT = _MAX_NUMBER**8
 _MAX_TEXT = 1000
 
@@ -320,11 +325,12 @@ _TYPES: dict[object, str] = {
     bool: "true or false",
     str: f"one line of up to {_MAX_TEXT} characters",
     Shape: f"a list of up to {_MAX_SHAPE} whole numbers",
+    Sizes: f"a list of up to {_MAX_SIZES} pairs of whole numbers",
 }
 
 
 def checked(value: object, wanted: object, where: str) -> Any:
-    """A JSON value as the type of a field: an int, a bool, a text or a tuple of ints (`Shape`).
+    """A JSON value as the type of a field: an int, a bool, a text, a tuple of ints (`Shape`) or of pairs (`Sizes`).
 
     Raises:
         BadInput: another type, a text that is not one short line, or a number or shape that no model has.
@@ -334,6 +340,10 @@ def checked(value: object, wanted: object, where: str) -> Any:
         if abs(math.prod(shape)) > _MAX_PRODUCT:
             raise BadInput(f"{where} is beyond every model")
         return shape
+    if wanted == Sizes and isinstance(value, list | tuple) and len(value) <= _MAX_SIZES:
+        pairs = tuple(checked(pair, Shape, where) for pair in value)
+        if all(len(pair) == len(("items", "tensors")) for pair in pairs):
+            return pairs
     if type(value) is not wanted or (isinstance(value, str) and not (value.isprintable() and len(value) <= _MAX_TEXT)):
         raise BadInput(f"{where} is {reprlib.repr(value)}, not {_TYPES[wanted]}")
     if isinstance(value, int) and abs(value) > _MAX_NUMBER:
@@ -347,16 +357,20 @@ def _field_types(cls: type[Layer]) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def layer_from_dict(values: Mapping[str, Any]) -> Layer:
+def layer_from_dict(values: Mapping[str, Any], kinds: Mapping[str, type[Layer]] = CALLED) -> Layer:
     """Read what `Layer.to_dict` wrote.
+
+    Args:
+        values: a JSON object.
+        kinds: what it may be.
 
     Raises:
         BadInput: an unknown kind, a missing, unknown or ill-typed field, or an impossible shape.
     """
     kind = checked(values.get("kind"), str, "the kind of a layer")
-    if kind not in LAYERS:
-        raise UnknownName("layer kind", kind, LAYERS)
-    cls = LAYERS[kind]
+    if kind not in kinds:
+        raise UnknownName("layer kind", kind, kinds)
+    cls = kinds[kind]
     types = _field_types(cls)
     known = {field.name for field in fields(cls)}
     unknown = set(values) - known - {"kind"}

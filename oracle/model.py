@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from oracle.errors import BadInput, OutOfRange
 from oracle.layer import Layer, Phase, Shape
-from oracle.layers import checked, layer_from_dict
+from oracle.layers import LAYERS, checked, layer_from_dict
 from oracle.plain_json import without_doubled_keys
 
 INPUT = "input"
@@ -167,7 +167,7 @@ def _node(values: object) -> Node:
         raise BadInput("a layer of a model is an object with a list of inputs")
     name = checked(values["name"], str, "the name of a layer")
     inputs = tuple(checked(item, str, f"an input of layer '{name}'") for item in values["inputs"])
-    layer = layer_from_dict({key: value for key, value in values.items() if key not in ("name", "inputs")})
+    layer = layer_from_dict({key: value for key, value in values.items() if key not in ("name", "inputs")}, LAYERS)
     return Node(name, layer, inputs)
 
 

@@ -28,6 +28,7 @@ from oracle.layers import Elementwise
 from oracle.machine import Cluster
 from oracle.model import ModelGraph, Node
 from oracle.pricing import LayerCall, Transfer
+from oracle.updates import together
 
 
 class StepPart(StrEnum):
@@ -334,7 +335,8 @@ def tasks_of(model: ModelGraph, nodes: Sequence[Node], samples: int, *, recomput
     """What one pass and one update of some layers run, equal calls counted together.
 
     A layer without trainable parameters before it computes no gradient of its input (the first convolution reads
-    pixels). A tensor that is read more than once gets as many gradients, and autograd adds them up.
+    pixels). A tensor that is read more than once gets as many gradients, and autograd adds them up. The optimizer
+    updates the tensors of all these layers in one call.
 
     Args:
         model: the whole model, which knows what lies before a layer and who reads it.
@@ -363,9 +365,12 @@ def _counted(
     """The tasks for any number of samples: a sweep over batches asks for them again and again."""
     graph = model.items[0]
     counts: Counter[tuple[Layer, Phase, StepPart]] = Counter()
+    updated: list[Layer] = []
     for node in nodes.items:
         for phase in node.layer.phases:
-            if phase is not Phase.BACKWARD_DATA or _runs_backward_data(graph, node):
+            if phase is Phase.UPDATE:
+                updated.append(node.layer)
+            elif phase is not Phase.BACKWARD_DATA or _runs_backward_data(graph, node):
                 counts[node.layer, phase, StepPart(phase.value)] += 1
         if recompute:
             counts[node.layer, Phase.FORWARD, StepPart.BACKWARD_DATA] += 1
@@ -373,6 +378,8 @@ def _counted(
         if extra_readers > 0 and (graph.needs_data_gradient[node.name] or node.layer.params):
             sum_of_two = Elementwise("add", node.layer.output_shape)
             counts[sum_of_two, Phase.FORWARD, StepPart.BACKWARD_DATA] += extra_readers
+    if updated:
+        counts[together(updated), Phase.UPDATE, StepPart.UPDATE] = 1
     return tuple((*key, count) for key, count in counts.items())
 
 

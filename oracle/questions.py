@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from oracle.estimate import Floats
 from oracle.identity import Same
+from oracle.memory import stages_of_devices
 from oracle.plan import Overlapped, Place, Plan, Rounds, StepPart, Task
 from oracle.pricing import LayerCall, Transfer, TransferTimer
 from oracle.projection import FORWARD_BACKWARD
 from oracle.schedules import StageTimes
 from oracle.streams import Factors
+from oracle.updates import together
 
 Where = tuple[int, StepPart, Place]
 """The stage's index, the part of the step, and who waits."""
@@ -51,8 +54,31 @@ def ask(items: Iterable[tuple[Where, Question, int]]) -> Asked[Question]:
 
 
 def kernels_asked(plan: Plan) -> Asked[LayerCall]:
-    """What the stages ask of a layer timer."""
-    return _kernels(Same(tuple(stage.tasks for stage in plan.stages)))
+    """What the stages ask of a layer timer; the update of a device's stages is one call, asked in the first of them."""
+    return _kernels(Same(tuple(stage.tasks for stage in plan.stages)), tuple(stages_of_devices(plan)))
+
+
+def updates_of(plan: Plan) -> tuple[tuple[Task, tuple[int, ...]], ...]:
+    """The calls of an optimizer in a step of every device, each with the stages whose tensors it updates."""
+    tasks = tuple(stage.tasks for stage in plan.stages)
+    return tuple(update for stages in stages_of_devices(plan) for update in _updates(tasks, stages))
+
+
+def _updates(tasks: Sequence[Sequence[Task]], stages: range) -> list[tuple[Task, tuple[int, ...]]]:
+    """The calls of one device: what is updated equally often in a step is updated together."""
+    by_count: dict[int, list[tuple[Task, int]]] = defaultdict(list)
+    for index in stages:
+        for task in tasks[index]:
+            if task.part is StepPart.UPDATE:
+                by_count[task.count].append((task, index))
+    return [
+        (replace(same[0][0], call=_joint([task.call for task, _ in same])), tuple(index for _, index in same))
+        for same in by_count.values()
+    ]
+
+
+def _joint(calls: Sequence[LayerCall]) -> LayerCall:
+    return calls[0] if len(calls) == 1 else replace(calls[0], layer=together([call.layer for call in calls]))
 
 
 def moves_asked(plan: Plan) -> Asked[Transfer]:
@@ -61,9 +87,11 @@ def moves_asked(plan: Plan) -> Asked[Transfer]:
 
 
 @lru_cache(maxsize=128)
-def _kernels(tasks: Same[tuple[Task, ...]]) -> Asked[LayerCall]:
+def _kernels(tasks: Same[tuple[Task, ...]], devices: tuple[range, ...]) -> Asked[LayerCall]:
     """Tasks that come from `tasks_of`'s memory are recognised."""
-    return ask(((i, t.part, Place.INSIDE), t.call, t.count) for i, stage in enumerate(tasks.items) for t in stage)
+    placed = [(i, t) for i, stage in enumerate(tasks.items) for t in stage if t.part is not StepPart.UPDATE]
+    placed += [(where[0], task) for stages in devices for task, where in _updates(tasks.items, stages)]
+    return ask(((i, task.part, Place.INSIDE), task.call, task.count) for i, task in placed)
 
 
 def factors_of(plan: Plan, timer: TransferTimer) -> Factors | None:

@@ -159,13 +159,14 @@ def _rows(predictor: Predictor, job: Job, how: Strategy, batches: Ints) -> Float
     links = predictor.links(job.cluster)
     kernels, moves = _kernel_seconds(family, predictor.layers), _move_seconds(family, links)
     factors = factors_of(family.last, links)
-    middles = None if factors is None else Factors(factors.kernels[0], factors.transfers[0])
-    spent = combine(family.last, stage_times(family.last, kernels, moves), family.shares.segments, middles)
+    slowed = None if factors is None else Factors(factors.kernels[0], factors.transfers[0])
+    spent = combine(family.last, stage_times(family.last, kernels, moves), family.shares.segments, slowed)
     computing, moved_s = added(spent.compute), added(spent.communication)
     step_s = computing * slowest_of(job.devices, job.cluster.device_spread) + moved_s + spent.bubble
     host = host_times(family.last, predictor.layers)
     if host is not None:
-        step_s = np.maximum(step_s, added(host_of_step(family.last, host.middles, family.shares.segments)))
+        middles = [{part: seconds[..., 0] for part, seconds in stage.items()} for stage in host]
+        step_s = np.maximum(step_s, added(host_of_step(family.last, middles, family.shares.segments)))
     columns = np.broadcast_arrays(step_s, moved_s, _peak_bytes(predictor.memory, family))
     return np.stack(columns)[:, index]
 

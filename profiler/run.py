@@ -23,6 +23,7 @@ from math import inf, isfinite, sqrt
 from statistics import median
 
 from oracle.errors import BadInput, OutOfMemory, OutOfRange
+from oracle.updates import Parameters
 from profiler.anchors import visit_anchor
 from profiler.backends.base import Backend
 from profiler.case import Case
@@ -338,4 +339,6 @@ def describe(case: Case) -> str:
     'linear forward, 32 x (8,) -> (4,)'
     """
     layer = case.call.layer
+    if isinstance(layer, Parameters):
+        return f"update of {layer.text}"
     return f"{layer.kind} {case.call.phase}, {case.call.samples} x {layer.input_shapes[0]} -> {layer.output_shape}"

@@ -65,7 +65,12 @@ def _constant(constant: Constant) -> str:
     if constant.unit == "1":
         return f"{constant.quantity} {constant.value:.2f}"
     if constant.unit == "s":
-        what = {"launch_s": "launch", "enqueue_s": "enqueue", "enqueue_step_s": "enqueue a step"}[constant.quantity]
+        what = {
+            "launch_s": "launch",
+            "call_s": "a step",
+            "enqueue_s": "enqueue",
+            "enqueue_step_s": "enqueue a step",
+        }[constant.quantity]
         return f"{what} {format_seconds(constant.value)}"
     return format_rate(constant.value, constant.unit)
 

@@ -25,6 +25,7 @@ from oracle.execution import Execution
 from oracle.layer import Layer, Phase
 from oracle.loading import load_model
 from oracle.pricing import LayerCall, Method
+from oracle.updates import Parameters
 from service.predicting import find_calibration, validity_notes
 from service.requests import parse_model_batch
 
@@ -254,6 +255,8 @@ def narrow(calibration: Calibration, question: str, execution: Execution) -> Nar
 
 def _described(layer: Layer) -> str:
     """`conv (64, 56, 56) -> (128, 28, 28), kernel (3, 3)`."""
+    if isinstance(layer, Parameters):
+        return layer.text
     shapes = " + ".join(str(shape) for shape in layer.input_shapes)
     kernel = getattr(layer, "kernel", None)
     return f"{layer.kind} {shapes} -> {layer.output_shape}" + (f", kernel {kernel}" if kernel else "")

@@ -154,6 +154,11 @@ def _print_surroundings(console: Console, calibration: Calibration) -> None:
     ]
     if factors:
         console.print(f"inside a training step: {', '.join(factors)}", highlight=False, soft_wrap=True)
+    for fit in calibration.fits:
+        cell = _constant(fit, "call_s")
+        if cell != "-":
+            said = f"{_kernels(fit)}: a step costs {cell} beside its tensors, each of which costs a launch"
+            console.print(escape(said), highlight=False, soft_wrap=True)
     for rate in (fit for fit in calibration.fits if fit.family == FRESH_PAGES):
         cell = _constant(rate, "bytes_per_s")
         console.print(f"fresh pages for results from 32 MiB on: {cell}", highlight=False, soft_wrap=True)
@@ -177,7 +182,7 @@ def _constant(fit: KernelFit, quantity: str) -> str:
     for constant in fit.constants:
         if constant.quantity == quantity and constant.identified:
             numbers = (constant.value, constant.lo, constant.hi)
-            if quantity == "launch_s":
+            if constant.unit == "s":
                 value, lo, hi = map(format_seconds, numbers)
             else:
                 value, lo, hi = (format_rate(number, constant.unit) for number in numbers)

@@ -16,11 +16,11 @@ from oracle.errors import OutOfRange
 from oracle.estimate import Ints
 from oracle.groups import Group
 from oracle.layer import Phase
-from oracle.layers import Linear
 from oracle.plan import Exchange, Held, Job, Limit, Overlapped, Place, Plan, Shares, Stage, StepPart, Task, stage_of
 from oracle.pricing import LayerCall
 from oracle.strategies.data import Data, in_buckets
 from oracle.strategies.serial import Serial
+from oracle.updates import Parameters
 
 STAGES = (1, 2, 3)
 
@@ -84,7 +84,7 @@ class Zero:
             exchanges += [Exchange(gather, part, place=Place.AHEAD) for part in parts]
         else:
             exchanges.append(Exchange(gather, StepPart.UPDATE))
-        flat = Linear(-(-unit.params // group.size), 1, bias=False)
+        flat = Parameters(((-(-unit.params // group.size), 1),))
         update = Task(LayerCall(flat, Phase.UPDATE, unit.samples), StepPart.UPDATE)
         tasks = tuple(task for task in unit.tasks if task.part is not StepPart.UPDATE)
         return replace(unit, tasks=(*tasks, update), exchanges=tuple(exchanges), reduced=group.size)

@@ -15,6 +15,7 @@ from oracle.layer import Layer, Phase
 from oracle.layers import Elementwise
 from oracle.model import ModelGraph
 from oracle.pricing import LayerCall
+from oracle.updates import together
 from profiler.backends.base import Backend
 from profiler.backends.torch_device import Stopwatch, TorchDevice, torch_errors
 from profiler.case import Case
@@ -31,6 +32,9 @@ from profiler.visit import now
 
 IN_SITU = "in-situ"
 """The flag of measurements that were taken inside a step."""
+
+UPDATE = "update"
+"""What stands for all nodes that the optimizer updates."""
 
 FRAMEWORK = "framework"
 """What of a step is in no operation: Python, autograd's engine, memory that is given back."""
@@ -298,9 +302,17 @@ def _share_out_update(
 def measurements_of(
     found: Profile, run_id: str, device: str, environment: Environment, rule: StoppingRule
 ) -> list[Measurement]:
-    """One measurement for each distinct layer call: the mean over the nodes that make it, step by step."""
+    """One measurement for each distinct layer call: the mean over the nodes that make it, step by step.
+
+    The update is one call with the tensors of all nodes, of undisturbed steps.
+    """
     by_call: defaultdict[LayerCall, list[tuple[str, tuple[float, ...]]]] = defaultdict(list)
+    updated = [node.layer for node in found.graph.nodes if Phase.UPDATE in node.layer.phases]
+    if updated:
+        by_call[LayerCall(together(updated), Phase.UPDATE, found.samples)].append((UPDATE, found.update_s))
     for time in found.times:
+        if time.phase is Phase.UPDATE:
+            continue
         by_call[LayerCall(time.layer, time.phase, found.samples)].append((time.node, time.samples_s))
     for call, samples_s in found.sums.items():
         by_call[call].append((SUMS, samples_s))

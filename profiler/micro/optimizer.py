@@ -1,9 +1,7 @@
-"""Updates: `optimizer.step()` on the trainable tensors of one layer, in the implementation that the execution names.
+"""Updates: `optimizer.step()` on the tensors of a layer, or of a model, in the implementation that the execution names.
 
 Two steps go before, since the first one allocates the state (github.com/pytorch/pytorch/issues/97712). Weights,
-gradients and states are float32 under every precision policy. One call has the overhead of a whole `step()`, which a
-model's own step pays once for all its layers: the launch seconds of a fit hold it. `profiler.ceilings.updates` times
-steps of many tensors, which tell the two apart.
+gradients and states are float32 under every precision policy.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def make_optimizer(name: str, params: Iterable[Tensor], update: str = "any", *, 
 
 
 def prepare(build: Builder) -> Prepared:
-    """The update of one layer; what it returns are the parameters after the step."""
+    """One step of an optimizer; what it returns are the parameters after the step."""
     params = build.params(grad=True, dtype=torch.float32)
     for param in params:
         param.grad = torch.randn_like(param)

@@ -22,13 +22,14 @@ from calibration.features import QUANTITIES, family, features, quantities
 from calibration.grid import HEAD, generic_calls, head, large_calls
 from oracle.execution import Execution
 from oracle.layer import Phase
-from oracle.layers import LAYERS, Elementwise, Linear, Norm
+from oracle.layers import CALLED, Elementwise, Linear, Norm
 from oracle.loading import load_model
 from oracle.machine import Cluster, parse_link
 from oracle.model import GraphBuilder
 from oracle.plan import Job, Plan
 from oracle.pricing import LayerCall
 from oracle.strategies.choices import parse_strategy
+from oracle.updates import Parameters, together
 from oracle.windows import Conv
 from profiler.case import Case
 
@@ -52,7 +53,21 @@ def test_every_call_of_a_step_is_measured_once(cases: list[Case]) -> None:
 def test_calls_are_counted_as_often_as_a_step_makes_them() -> None:
     counts = model_calls(SMALL, 8)
     assert counts[call_of("a.conv1", Phase.FORWARD)] == 2
-    assert sum(counts[call] for call in counts if call.phase is Phase.UPDATE) == 8  # layers with parameters
+    # The optimizer updates the tensors of all layers in one call.
+    (update,) = [call for call in counts if call.phase is Phase.UPDATE]
+    assert counts[update] == 1
+    assert update.layer == together([node.layer for node in SMALL.nodes])
+    assert update.layer.params == SMALL.params
+
+
+def test_an_update_that_is_too_large_is_measured_with_smaller_tensors() -> None:
+    wide = GraphBuilder("wide", (2**14,))
+    for number in range(3):
+        wide.add(f"fc{number}", Linear(2**14, 2**14))
+    # 3 * 2^28 weights of 12 bytes (with gradient and momentum) are 9 GiB: an eighth of each tensor fits into 2.
+    cases = default_cases([(wide.graph(), 1)], Execution(), quick=True)
+    smaller = Parameters(((2**25, 3), (2**11, 3)))
+    assert LayerCall(smaller, Phase.UPDATE, 1) in {case.call for case in cases}
 
 
 def test_the_first_layer_needs_no_gradient_of_its_input() -> None:
@@ -72,7 +87,7 @@ def test_a_quick_design_has_only_the_families_of_its_models() -> None:
 
 
 def test_a_full_design_has_every_kind_of_layer() -> None:
-    assert {case.call.layer.kind for case in FULL} == set(LAYERS)
+    assert {case.call.layer.kind for case in FULL} == set(CALLED)
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -107,10 +122,10 @@ def test_every_quick_grid_prefix_holds_a_tiny_and_a_large_call() -> None:
 
 @pytest.mark.parametrize("key", generic_calls(), ids=".".join)
 def test_grids_separate_the_constants_of_their_family(key: tuple[str, Phase]) -> None:
-    # At what launch, arithmetic and traffic cost on some CPU, each is a good part of some call. Depthwise
+    # At what a launch, arithmetic, traffic and a step cost on some CPU, each is a good part of some call. Depthwise
     # convolutions on lines do so little arithmetic that no shape shows its cost.
     calls = generic_calls()[key]
-    costs = features(calls, Execution()) * [1e-5, 1 / 5e10, 1 / 1e10]
+    costs = features(calls, Execution()) * [1e-5, 1 / 5e10, 1 / 1e10, 2e-5]
     wanted = quantities(calls[0].layer, key[1])
     costs = costs[:, [QUANTITIES.index(name) for name in wanted]]
     most = dict(zip(wanted, (costs / costs.sum(axis=1, keepdims=True)).max(axis=0), strict=True))

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from calibration.family_fit import FittedFamily, fit_best, shape_quantities
+from calibration.features import features
+from calibration.grid import generic_calls
 from calibration.processors import processor_of
 from calibration.quantities import Processor
 from calibration.roofline import Roofline
@@ -24,6 +26,7 @@ from oracle.layer import Layer, Phase
 from oracle.layers import Elementwise, Linear, Norm
 from oracle.pricing import LayerCall, Method
 from oracle.stored_array import StoredArray
+from oracle.updates import together
 from oracle.windows import Conv
 
 GPU = Processor(80, 6 * 2**20)
@@ -202,6 +205,31 @@ def test_updates_of_layers_of_all_kinds_are_one_family() -> None:
     unseen = LayerCall(Linear(1000, 256), Phase.UPDATE, 7)
     truth = 8e-6 + unseen.layer.work(Phase.UPDATE, 1).bytes / 9e10
     assert timer.price([unseen]).middle_s[0] == pytest.approx(truth, rel=0.1)
+
+
+def test_a_step_a_tensor_and_a_byte_of_updates_are_told_apart() -> None:
+    calls = generic_calls()["update", Phase.UPDATE]
+    step_s, tensor_s, byte_s = 6e-5, 4e-6, 1 / 9e10
+    table = features(calls, Execution())
+    times = step_s + tensor_s * table[:, 0] + byte_s * table[:, 2]
+    noise = np.exp(0.01 * np.random.default_rng(1).standard_normal(len(calls)))
+    shapes = [
+        MeasuredShape(call.layer, Phase.UPDATE, 1, "fp32/sgd_momentum", time, 0.01, 9)
+        for call, time in zip(calls, (times * noise).tolist(), strict=True)
+    ]
+    fit = chosen(fit_best(shapes, GPU))
+    values = {constant.quantity: constant.value for constant in fit.constants}
+    assert values["call_s"] == pytest.approx(step_s, rel=0.1)
+    assert values["launch_s"] == pytest.approx(tensor_s, rel=0.1)
+    timer = CalibratedTimer(calibration(fit), Execution())
+    layers: list[Layer] = [Linear(1024, 1024), *[Norm("batch", (256, 8, 8))] * 40, *[Linear(2048, 512)] * 20]
+    whole = LayerCall(together(layers), Phase.UPDATE, 1)
+    truth = step_s + tensor_s * 122 + byte_s * whole.layer.work(Phase.UPDATE, 1).bytes
+    price = timer.price([whole])
+    assert price.middle_s[0] == pytest.approx(truth, rel=0.08)
+    assert price.methods == (Method.FITTED,)
+    alone = timer.price([LayerCall(layer, Phase.UPDATE, 1) for layer in layers]).middle_s.sum()
+    assert alone > price.middle_s[0] + 40 * step_s
 
 
 def test_three_shapes_and_equal_shapes_still_give_a_price() -> None:

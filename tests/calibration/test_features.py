@@ -60,6 +60,7 @@ def test_an_update_counts_its_tensors_and_words() -> None:
         "launch_s": 2,
         "flop_per_s": 40,
         "bytes_per_s": 200,
+        "call_s": 1,
     }
 
 

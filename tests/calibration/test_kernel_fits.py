@@ -15,8 +15,8 @@ from oracle.pricing import LayerCall
 
 CONV = generic_calls()[("conv2d", Phase.FORWARD)]
 RELU = generic_calls()[("elementwise_relu", Phase.FORWARD)]
-TRUTH = np.array([1e-5, 1 / 5e10, 1 / 1e10])
-"""Seconds per launch, FLOP and byte."""
+TRUTH = np.array([1e-5, 1 / 5e10, 1 / 1e10, 3e-5])
+"""Seconds per launch, FLOP, byte and step of an optimizer."""
 RATES = {"flop_per_s", "bytes_per_s"}
 
 
@@ -90,7 +90,7 @@ def test_one_slow_shape_hardly_moves_the_constants() -> None:
 
 def test_a_constant_that_no_time_depends_on_is_dropped() -> None:
     # Without noise the coefficient is exactly zero; the others stay exact.
-    result = fit(CONV, truth=np.array([1e-5, 1 / 5e10, 0.0]))
+    result = fit(CONV, truth=np.array([1e-5, 1 / 5e10, 0.0, 0.0]))
     values = {constant.quantity: constant.value for constant in found(result).constants}
     assert values == pytest.approx({"launch_s": 1e-5, "flop_per_s": 5e10}, rel=1e-6)
     assert [dropped.quantity for dropped in result.dropped] == ["bytes_per_s"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,18 @@ def test_constants_of_a_simulated_device_are_recovered_under_noise() -> None:
     assert fit.roofline.wave_exponent == pytest.approx(TRUTH.wave_exponent, abs=0.1)
     assert not fit.not_identified
     assert np.allclose(np.diag(fit.correlation), 1)
+
+
+def test_what_a_step_of_an_optimizer_costs_is_told_from_its_tensors() -> None:
+    rng = np.random.default_rng(8)
+    tensors, items = np.round(2 ** rng.uniform(0, 9, 60)), np.round(2 ** rng.uniform(5, 22, 60))
+    kernels = replace(row_operations(tensors, items, 20.0, DEVICE), launches=tensors)
+    truth = Roofline(launch_s=3e-6, s_per_flop=0.0, s_per_byte=1 / 900e9, call_s=9e-5)
+    fit = fit_roofline(kernels, truth.seconds(kernels) * np.exp(rng.normal(0, 0.02, 60)))
+    assert fit.fitted == ("launch_s", "s_per_byte", "call_s")
+    assert fit.roofline.values == pytest.approx(truth.values, rel=0.05)
+    one = replace(kernels, launches=np.ones(60))
+    assert fit_roofline(one, truth.seconds(one)).roofline.call_s == 0
 
 
 def test_a_wild_kernel_in_ten_does_not_move_the_constants() -> None:

@@ -11,8 +11,7 @@ import pytest
 from oracle.bottlenecks import find_bottlenecks
 from oracle.breakdown import kernels_of
 from oracle.case import Case
-from oracle.enqueueing import HostPrices
-from oracle.estimate import DRAWS
+from oracle.estimate import DRAWS, Floats
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import Elementwise, Linear, Loss
@@ -49,11 +48,13 @@ class HostTimer:
     def price(self, calls: Sequence[LayerCall]) -> Prices:
         return IdealTimer.of_rate(self.flop_per_s).price(calls)
 
-    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> HostPrices:
+    def enqueue(self, calls: Sequence[LayerCall], execution: Execution) -> Floats:
         fused = execution.update == "fused"
+        updates = np.array([call.phase is Phase.UPDATE for call in calls])
         tensors = [len(call.layer.param_shapes) * (not fused) if call.phase is Phase.UPDATE else 1 for call in calls]
         spread = np.append(1.0, np.linspace(0.9, 1.1, DRAWS))
-        return HostPrices(self.call_s * np.array(tensors)[:, None] * spread, STEP_S * spread)
+        own_s: Floats = self.call_s * np.array(tensors) + STEP_S * updates
+        return np.outer(own_s, spread)
 
 
 def net() -> ModelGraph:
@@ -185,5 +186,8 @@ def test_kernels_carry_their_hosts_seconds() -> None:
     plan = Serial().plan(Job(net(), 64, 1, CLUSTER))
     items = kernels_of(plan, HostTimer(1e-3))
     calls, tensors = calls_of_a_step()
-    assert sum(item.host_s or 0.0 for item in items) == pytest.approx(1e-3 * (calls + tensors))
+    assert sum(item.host_s or 0.0 for item in items) == pytest.approx(1e-3 * (calls + tensors) + STEP_S)
+    # A step of the optimizer is shared out by tensors, of which each layer has two.
+    updates = [item for item in items if item.part is StepPart.UPDATE]
+    assert [item.host_s for item in updates] == [pytest.approx(2e-3 + STEP_S / 4)] * 4
     assert all(item.host_s is None for item in kernels_of(plan, IdealTimer.of_rate(1e10)))

@@ -41,14 +41,13 @@ def test_the_tasks_of_a_residual_net_by_hand() -> None:
         ("conv", Phase.FORWARD, StepPart.FORWARD): 2,
         ("conv", Phase.BACKWARD_DATA, StepPart.BACKWARD_DATA): 1,  # nobody needs the gradient of the pixels
         ("conv", Phase.BACKWARD_WEIGHT, StepPart.BACKWARD_WEIGHT): 2,
-        ("conv", Phase.UPDATE, StepPart.UPDATE): 2,
         ("elementwise", Phase.FORWARD, StepPart.FORWARD): 2,  # relu and add
         ("elementwise", Phase.BACKWARD_DATA, StepPart.BACKWARD_DATA): 1,  # relu; the sum passes its gradient on
         ("elementwise", Phase.FORWARD, StepPart.BACKWARD_DATA): 1,  # the two gradients of relu's result
         ("linear", Phase.FORWARD, StepPart.FORWARD): 1,
         ("linear", Phase.BACKWARD_DATA, StepPart.BACKWARD_DATA): 1,
         ("linear", Phase.BACKWARD_WEIGHT, StepPart.BACKWARD_WEIGHT): 1,
-        ("linear", Phase.UPDATE, StepPart.UPDATE): 1,
+        ("parameters", Phase.UPDATE, StepPart.UPDATE): 1,  # those of all layers in one call
     }
 
 

@@ -169,7 +169,11 @@ def test_there_is_a_measurement_for_each_distinct_call_with_the_mean_over_its_no
     wanted = [times[node, Phase.BACKWARD_DATA][0] for node in ("first", "second")]
     assert by_phase["backward_data"].device_s[0] == pytest.approx(math.fsum(wanted) / 2)
     assert all(IN_SITU in item.flags for item in measurements)
-    assert by_phase["update"].micro == "optimizer"
+    update = by_phase["update"]
+    assert update.micro == "optimizer"
+    # One call with the tensors of all layers, whose weights and biases are alike; it took what the step says.
+    assert update.case["layer"] == {"kind": "parameters", "tensors": ((64, 3), (8, 3))}
+    assert update.device_s == found.update_s
 
 
 def test_the_peak_is_at_least_weights_gradients_momentum_and_activations() -> None:

@@ -29,6 +29,7 @@ from oracle.layers import (  # noqa: E402
 )
 from oracle.operations import Matmul, Other  # noqa: E402
 from oracle.pricing import LayerCall  # noqa: E402
+from oracle.updates import together  # noqa: E402
 from oracle.windows import POOLS, Conv, Pool  # noqa: E402
 from profiler.backends.cpu import CpuKernel, open_cpu  # noqa: E402
 from profiler.case import Case  # noqa: E402
@@ -238,6 +239,15 @@ def test_every_implementation_of_an_update_computes_the_same(name: str, update: 
     other = prepared(Linear(7, 5), Phase.UPDATE, Execution(optimizer=name, update=update))
     for expected, found in zip(results(plain), results(other), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_tensors_of_a_model_are_updated_in_one_step() -> None:
+    layers = [Linear(7, 5), Norm("batch", (4, 9, 8)), Linear(5, 5, bias=False)]
+    case = prepared(together(layers), Phase.UPDATE)
+    before = [param.detach().clone() for param in case.params]
+    assert [param.numel() for param in case.params] == [35, 25, 5, 4, 4]
+    for old, new in zip(before, results(case), strict=True):
+        assert not torch.equal(old, new)
 
 
 @pytest.mark.parametrize("attention", ["math", "flash"])
