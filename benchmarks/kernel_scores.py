@@ -15,6 +15,7 @@ from calibration.draws import unit_mean_factors
 from calibration.kernel_model import KernelModel, KernelPrediction
 from calibration.kernel_regression import fit_kernel_model
 from calibration.medoids import choose_medoids
+from calibration.quantities import Quantities
 from calibration.repeats import UNSEEN_DRIFT_SD
 from calibration.roofline_fit import fit_plain, fit_roofline
 from calibration.trees import Trees
@@ -59,7 +60,13 @@ def choose(family: Family, count: int, seed: int, how: str) -> Index:
     """Rows to calibrate on: k-means medoids of the axes, or at random."""
     if how == "random":
         return np.sort(np.random.default_rng(seed).permutation(len(family.seconds))[:count])
-    return choose_medoids(family.kernels.dims, family.kernels.bytes, count, seed)
+    return choose_medoids(family.kernels.dims, nominal_seconds(family.kernels), count, seed)
+
+
+def nominal_seconds(kernels: Quantities) -> Floats:
+    """Seconds on no GPU in particular, shape (n,): known before anything is measured."""
+    found: Floats = 1e-5 * kernels.launches + kernels.flop / 1e13 + kernels.bytes / 5e11
+    return found
 
 
 def calibrate(family: Family, rows: Index, prior: Trees | None = None) -> KernelModel:

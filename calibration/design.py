@@ -177,7 +177,8 @@ def _medoids(calls: Sequence[LayerCall], execution: Execution) -> list[LayerCall
         count = len(members) // MEDOID_SHARE
         if count >= 2:
             work = features(members, execution)
-            chosen = choose_medoids(np.log2(work + 1.0), work[:, 2], count)
+            nominal_s = np.array([_nominal_s(call, execution) for call in members])
+            chosen = choose_medoids(np.log2(work + 1.0), nominal_s, count)
             found += [members[row] for row in chosen]
     return found
 

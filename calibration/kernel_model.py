@@ -6,7 +6,8 @@ exp(sd^2 / 2); the correction is bounded, since the sd of a family with a few wi
 
 Intervals are measured, not derived: the z scores |ln t - prediction| / sd of kernels that were left out of refitted
 folds say how many sd hold 80 or 90 % of them (a conformal quantile: the ceil((n + 1) level)-th smallest; Lei et al.,
-JASA 113, 2018). The process's own sd covers 79 to 87 % at nominal 90 and is used only as the unit.
+JASA 113, 2018). The process's own sd covers 79 to 87 % at nominal 90 and is used only as the unit, scaled to what
+kernels of that length missed (`calibration.local_spread`).
 
 Extrapolation is said, not hidden: half an octave outside in any axis, 35 % outside in roofline seconds, an sd far above
 those met in calibration, or a kernel, stride, group or alignment that was never measured. The value is kept and its
@@ -20,13 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from calibration.draws import unit_mean_factors
 from calibration.gaussian_process import GaussianProcess
+from calibration.local_spread import LocalSpread, flat_spread
 from calibration.quantities import Quantities
 from calibration.roofline import Roofline
 from calibration.trees import Trees
@@ -218,6 +220,7 @@ class KernelModel:
         coverage: what was calibrated.
         z_scores: of left-out kernels, sorted.
         names: the columns that it was fitted on.
+        local_spread: what the sd of the branches is multiplied by.
     """
 
     branches: tuple[Branch, ...]
@@ -225,6 +228,7 @@ class KernelModel:
     coverage: Coverage
     z_scores: Floats
     names: tuple[str, ...]
+    local_spread: LocalSpread = field(default_factory=flat_spread)
 
     def predict(self, kernels: Quantities) -> KernelPrediction:
         """Predict kernels, best many at once.
@@ -255,7 +259,8 @@ class KernelModel:
         for share, (_, _, drawn) in zip(self.shares, parts, strict=True):
             deviation += share * drawn
         inflation = math.sqrt(max(1.0, float(np.mean(self.z_scores**2))))
-        widened = np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation
+        local = self.local_spread.factor(np.log(prediction.median_s))
+        widened = np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation * local
         return prediction, prediction.mean_s[:, None] * unit_mean_factors(widened[:, None] * deviation)
 
     def _check(self, kernels: Quantities) -> None:
@@ -270,7 +275,7 @@ class KernelModel:
             variance += share * sd**2
         sd = np.sqrt(variance)
         outside = self.coverage.left(kernels, self.branches[0].roofline.seconds(kernels), sd)
-        spread = np.where(outside, EXTRAPOLATED_SPREAD, 1.0) * sd
+        spread = np.where(outside, EXTRAPOLATED_SPREAD, 1.0) * sd * self.local_spread.factor(logs)
         return KernelPrediction(np.exp(logs), spread, outside, self.z_scores)
 
     def to_arrays(self, canaries: Quantities) -> dict[str, Any]:
@@ -280,6 +285,7 @@ class KernelModel:
             "names": np.array(self.names),
             "shares": np.array(self.shares),
             "z_scores": self.z_scores,
+            _SPREAD: np.stack([self.local_spread.at, self.local_spread.log_factor]),
             "coverage.axes": np.stack([cover.lo, cover.hi]),
             "coverage.numbers": np.array([cover.roofline_lo, cover.roofline_hi, cover.largest_sd]),
             "coverage.classes": cover.classes,
@@ -308,13 +314,17 @@ class KernelModel:
         low, high, largest_sd = (float(number) for number in arrays["coverage.numbers"])
         lo, hi = arrays["coverage.axes"]
         coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
-        model = cls(branches, shares, coverage, arrays["z_scores"], names)
+        spread = LocalSpread(*arrays[_SPREAD]) if _SPREAD in arrays else flat_spread()
+        model = cls(branches, shares, coverage, arrays["z_scores"], names, spread)
         canaries = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)
         off = np.abs(np.log(model.predict(canaries).median_s) - arrays["canary.log_s"]).max(initial=0.0)
         if not off <= RELOAD_TOLERANCE:
             raise BadInput(f"a stored kernel model does not reproduce its canary predictions (off by {off:.1e} in ln)")
         return model
 
+
+_SPREAD = "local_spread"
+"""Absent from models that were stored before there was one."""
 
 _INPUTS = "branch{}.process.inputs"
 """Both branches see the same kernels, so theirs are stored once: a sixth of a family with a prior."""

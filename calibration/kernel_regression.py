@@ -2,8 +2,9 @@
 
 Everything is refitted in five folds: what the left-out kernels show decides (a) how much of the residual is process and
 how much trees, (b) the gate: below some 50 kernels a residual can lose against the roofline alone, (c) the z scores
-behind the intervals, (d) the blend with a prior from other devices. Kernels of one `group` (the same layer with other
-samples) stay on one side, because siblings of a shape make every score look better than it is.
+behind the intervals, and for which lengths of kernels they are larger, (d) the blend with a prior from other devices.
+Kernels of one `group` (the same layer with other samples) stay on one side, because siblings of a shape make every
+score look better than it is.
 
 The blend is by 1 / error^6, where the error of the branch over the prior counts half a standard error worse than it
 looks (that of the paired difference of the two branches on the left-out kernels). With 25 kernels the two errors are
@@ -34,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.kernel_model import Branch, Coverage, KernelModel
+from calibration.local_spread import fit_local_spread, flat_spread
 from calibration.quantities import Quantities
 from calibration.residual_fit import fit_process, fit_trees
 from calibration.roofline_fit import RooflineFit, fit_roofline
@@ -253,7 +255,9 @@ def fit_kernel_model(
     if not testable:
         branches = tuple(replace(branch, spread=max(branch.spread, UNTESTED_LOG_SD)) for branch in branches)
         sd = np.full(count, UNTESTED_LOG_SD)
-    scores = np.sort(np.abs(np.log(sample.seconds) - logs) / sd)
+    scores = (np.log(sample.seconds) - logs) / sd
+    spread = fit_local_spread(logs, scores) if testable else flat_spread()
+    scores = np.sort(np.abs(scores) / spread.factor(logs))
     if not testable:
         scores = np.array([1.2816, 1.6449])  # normal quantiles of 80 and 90 %: there is nothing to measure them with
     elif count > _MOST_SCORES:
@@ -265,6 +269,7 @@ def fit_kernel_model(
         coverage=Coverage.of(sample.kernels, branches[0].roofline.seconds(sample.kernels), sd),
         z_scores=scores,
         names=sample.kernels.names,
+        local_spread=spread,
     )
     report = RegressionReport(
         constants=constants,

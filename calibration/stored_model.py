@@ -6,6 +6,7 @@ The constants are the roofline of the device's own fit; a constant that is absen
     names                       the columns that the residual sees (`calibration.quantities`)
     shares                      weight of each branch in ln seconds: the own fit, and one over a prior
     z_scores                    |ln(measured / predicted)| / sd of left-out kernels, sorted
+    local_spread                ln seconds, and ln of what the sd is multiplied by there
     coverage.axes               lowest and highest log2 of the calibrated axes
     coverage.numbers            lowest and highest ln roofline seconds, and the largest usual sd
     coverage.classes            pairs of (class, value) that were seen

@@ -149,6 +149,8 @@ def test_a_stored_model_predicts_the_same() -> None:
     again = KernelModel.from_arrays(arrays)
     assert np.abs(np.log(again.predict(test).median_s / model.predict(test).median_s)).max() <= 1e-9
     assert np.array_equal(again.predict(test).extrapolated, model.predict(test).extrapolated)
+    assert np.ptp(model.local_spread.log_factor) > 0.01
+    assert again.predict(test).interval(0.8)[1] == pytest.approx(model.predict(test).interval(0.8)[1], rel=1e-9)
     assert sum(array.nbytes for array in arrays.values()) <= 200_000
     assert all(array.dtype.kind in "fiU" for array in arrays.values())
 
@@ -285,6 +287,14 @@ def test_medoids_hold_both_ends_and_no_shape_twice() -> None:
     assert np.array_equal(rows, choose_medoids(kernels.dims, kernels.bytes, 40))
     with pytest.raises(OutOfRange, match="501"):
         choose_medoids(kernels.dims, kernels.bytes, 501)
+
+
+def test_medoids_hold_more_of_the_long_kernels() -> None:
+    # The same points with their sizes turned round: the longer half has more of the medoids both times.
+    points = np.random.default_rng(0).uniform(0, 10, (600, 2))
+    for size in (points[:, 0], 10 - points[:, 0]):
+        chosen = choose_medoids(points, np.exp(size), 60)
+        assert (size[chosen] > 5).sum() > 33
 
 
 def test_medoids_lie_closer_to_what_is_asked_than_random_shapes() -> None:
