@@ -17,12 +17,18 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.estimate import DRAWS, Floats
 
 _FEATURES = 128
 _JITTER = 1e-6
-_SMALL = 32
+_STRIP = 64
+"""Rows of a covariance that are computed at once."""
+
+_BLOCK = 32
+"""Rows of a factor that are solved at once."""
+
 _MOST_ROWS = 512
 """Rows of noise that are drawn; a larger family uses them again."""
 
@@ -32,36 +38,66 @@ def matern(left: Floats, right: Floats, variance: float) -> Floats:
     squares = (left * left).sum(axis=1)[:, None] + (right * right).sum(axis=1) - 2 * left @ right.T
     distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
     distance *= 5**0.5
-    found = distance * distance
-    found /= 3
-    found += distance
+    found = distance / 3
+    found += 1
+    found *= distance
     found += 1
     found *= np.exp(np.negative(distance, out=distance), out=distance)
     found *= variance
     return np.asarray(found)
 
 
-def inverse_of_lower(factor: Floats) -> Floats:
-    """The inverse of a lower triangular matrix, shape (n, n).
+def lower_matern(inputs: Floats, variance: float) -> Floats:
+    """The lower triangle of `matern` of inputs with themselves; what stands above it is no number of anybody's.
 
-    By halves, since NumPy solves triangular systems as if they were full: five times the time at 200 rows.
-
-    >>> inverse_of_lower(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
-    [[0.5, 0.0], [-0.125, 0.25]]
+    Strip by strip, since a strip stays in the cache: with the half that is left out, half of the time at 200 rows.
     """
-    count = len(factor)
-    if count <= _SMALL:
-        return np.asarray(np.tril(np.linalg.inv(factor)))
-    half = count // 2
-    upper, lower = inverse_of_lower(factor[:half, :half]), inverse_of_lower(factor[half:, half:])
-    found = np.zeros_like(factor)
-    found[:half, :half], found[half:, half:] = upper, lower
-    found[half:, :half] = -lower @ (factor[half:, :half] @ upper)
+    count = len(inputs)
+    found = np.zeros((count, count))
+    for begin in range(0, count, _STRIP):
+        end = min(begin + _STRIP, count)
+        found[begin:end, :end] = matern(inputs[begin:end], inputs[:end], variance)
     return found
 
 
+class LowerFactor:
+    """The lower Cholesky factor L of a covariance, to solve with.
+
+    NumPy solves triangular systems as if they were full, and inverting L would take longer than finding it. Only the
+    blocks along the diagonal are inverted here.
+
+    Args:
+        covariance: shape (n, n), of which the lower triangle is read.
+
+    >>> LowerFactor(np.array([[4.0, 2.0], [2.0, 17.0]])).solve(np.array([[2.0], [9.0]])).tolist()
+    [[1.0], [2.0]]
+    """
+
+    def __init__(self, covariance: Floats) -> None:
+        self._factor = np.linalg.cholesky(covariance)
+        count = len(covariance)
+        blocks = np.tile(np.eye(_BLOCK), (-(-count // _BLOCK), 1, 1))
+        for block, begin in zip(blocks, range(0, count, _BLOCK), strict=True):
+            own = self._factor[begin : begin + _BLOCK, begin : begin + _BLOCK]
+            block[: len(own), : len(own)] = own
+        self._inverses = np.linalg.inv(blocks)
+
+    def solve(self, right: Floats) -> Floats:
+        """X of L X = right, both of shape (n, m)."""
+        found = np.empty(right.shape)
+        for inverse, begin in zip(self._inverses, range(0, len(found), _BLOCK), strict=True):
+            end = min(begin + _BLOCK, len(found))
+            left = right[begin:end] - self._factor[begin:end, :begin] @ found[:begin]
+            found[begin:end] = inverse[: end - begin, : end - begin] @ left
+        return found
+
+
+_Singles = NDArray[np.float32]
+"""Draws need few digits, and NumPy's cosines of float32 take an eighth of the time."""
+
+
 @lru_cache(maxsize=1)
-def _random_functions() -> tuple[Floats, Floats, Floats, Floats]:
+def _random_functions() -> tuple[_Singles, _Singles, _Singles, Floats]:
     """Frequencies (inputs, features), phases (features,), weights (features, DRAWS) and noise (kernels, DRAWS).
 
     There are more rows than one process needs, so that each can take another part of them.
@@ -73,7 +109,8 @@ def _random_functions() -> tuple[Floats, Floats, Floats, Floats]:
     weights = rng.standard_normal((2 * _FEATURES, DRAWS))
     weights -= weights.mean(axis=1, keepdims=True)
     weights /= weights.std(axis=1, keepdims=True)
-    return frequencies, phases, weights, rng.standard_normal((_MOST_ROWS, DRAWS))
+    noise = rng.standard_normal((_MOST_ROWS, DRAWS))
+    return frequencies.astype(np.float32), phases.astype(np.float32), weights.astype(np.float32), noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,47 +144,60 @@ class GaussianProcess:
         return self._scaled(self.inputs)
 
     @cached_property
-    def _inverse_factor(self) -> Floats:
-        """Inverse of the lower Cholesky factor of the covariance of the calibrated kernels, shape (n, n)."""
-        covariance = matern(self._known, self._known, self.variance)
+    def _factor(self) -> LowerFactor:
+        """Of the covariance of the calibrated kernels."""
+        covariance = lower_matern(self._known, self.variance)
         covariance[np.diag_indices_from(covariance)] = self.variance * (1 + _JITTER) + self.noise
-        return inverse_of_lower(np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
+        return LowerFactor(covariance)
 
     @cached_property
-    def _weights(self) -> Floats:
-        found: Floats = self._inverse_factor.T @ (self._inverse_factor @ self.targets)
+    def _targets(self) -> Floats:
+        """The targets as the factor sees them, shape (n,)."""
+        found: Floats = self._factor.solve(self.targets[:, None])[:, 0]
         return found
 
     def predict(self, inputs: Floats) -> tuple[Floats, Floats]:
         """Median residual and its standard deviation with the noise, both of shape (m,), for inputs (m, d)."""
-        return self._predicted(matern(self._scaled(inputs), self._known, self.variance))
+        return self._predicted(self._explained(self._scaled(inputs)))
 
-    def _predicted(self, covariance: Floats) -> tuple[Floats, Floats]:
-        """The same from the covariance of the inputs with the calibrated kernels, shape (m, n)."""
-        explained = covariance @ self._inverse_factor.T
-        left = np.maximum(self.variance - np.einsum("ij,ij->i", explained, explained), 0.0)
-        return self.centre + covariance @ self._weights, np.sqrt(left + self.noise)
+    def _explained(self, scaled: Floats) -> Floats:
+        """The covariance of the calibrated kernels with scaled inputs (m, d), as the factor sees it, shape (n, m)."""
+        return self._factor.solve(matern(self._known, scaled, self.variance))
+
+    def _predicted(self, explained: Floats) -> tuple[Floats, Floats]:
+        left = np.maximum(self.variance - np.einsum("ij,ij->j", explained, explained), 0.0)
+        return self.centre + self._targets @ explained, np.sqrt(left + self.noise)
 
     @cached_property
-    def _paths(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Frequencies, phases and weights of the prior samples, and the correction that the data make of them."""
-        spectrum, phases, weights, noise = _random_functions()
-        # Another turn for every process: the errors of two families have nothing to do with one another.
-        turn = int(np.abs(self.targets).sum() * 1e6) % _FEATURES
-        frequencies = spectrum[turn : turn + len(self.lengths)]
-        weights = weights[turn : turn + _FEATURES] * np.sqrt(2 * self.variance / _FEATURES)
-        own = np.resize(noise[turn:], (len(self.targets), DRAWS))
-        prior = np.cos(self._known @ frequencies + phases) @ weights
-        observed = prior + np.sqrt(self.noise) * own
-        return frequencies, phases, weights, self._inverse_factor.T @ (self._inverse_factor @ observed)
+    def _prior(self) -> tuple[_Singles, _Singles, _Singles]:
+        """Frequencies, phases and weights of the prior samples."""
+        spectrum, phases, weights, _ = _random_functions()
+        begin = self._turn
+        scaled = weights[begin : begin + _FEATURES] * np.float32(np.sqrt(2 * self.variance / _FEATURES))
+        return spectrum[begin : begin + len(self.lengths)], phases, scaled
+
+    @property
+    def _turn(self) -> int:
+        """Another part of the random numbers for every process: the errors of two families are independent."""
+        return int(np.abs(self.targets).sum() * 1e6) % _FEATURES
+
+    def _prior_draws(self, scaled: Floats) -> Floats:
+        """The prior samples at scaled inputs (m, d), shape (m, DRAWS)."""
+        frequencies, phases, weights = self._prior
+        waves = np.cos(scaled.astype(np.float32) @ frequencies + phases)
+        return np.asarray(waves @ weights, dtype=np.float64)
+
+    @cached_property
+    def _observed(self) -> Floats:
+        """What the prior samples would have been measured as, as the factor sees it, shape (n, DRAWS)."""
+        noise = np.resize(_random_functions()[3][self._turn :], (len(self.targets), DRAWS))
+        return self._factor.solve(self._prior_draws(self._known) + np.sqrt(self.noise) * noise)
 
     def predict_with_draws(self, inputs: Floats) -> tuple[Floats, Floats, Floats]:
         """As `predict`, and draws of the median's error without the noise, (m, DRAWS), the same for equal inputs."""
-        frequencies, phases, weights, correction = self._paths
         scaled = self._scaled(inputs)
-        covariance = matern(scaled, self._known, self.variance)
-        prior = np.cos(scaled @ frequencies + phases) @ weights
-        return *self._predicted(covariance), prior - covariance @ correction
+        explained = self._explained(scaled)
+        return *self._predicted(explained), self._prior_draws(scaled) - explained.T @ self._observed
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays; `from_arrays` reads them back."""

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from calibration.draws import unit_mean_factors
 from calibration.gaussian_process import GaussianProcess
-from calibration.quantities import Quantities
+from calibration.quantities import Quantities, Rows
 from calibration.roofline import Roofline
 from calibration.trees import Trees
 from oracle.errors import BadInput
@@ -186,6 +186,12 @@ class KernelPrediction:
     extrapolated: Any
     z_scores: Floats
 
+    def take(self, rows: Rows) -> KernelPrediction:
+        """The predictions of some of the kernels."""
+        return replace(
+            self, median_s=self.median_s[rows], log_sd=self.log_sd[rows], extrapolated=self.extrapolated[rows]
+        )
+
     @property
     def mean_s(self) -> Floats:
         """What sums of many kernels add up to, shape (n,)."""
@@ -298,22 +304,48 @@ class KernelModel:
         """Read `to_arrays` back.
 
         Raises:
-            BadInput: the canaries come out differently: the arrays were changed, or NumPy computes otherwise here.
+            BadInput: the canaries come out differently.
         """
-        names = tuple(str(name) for name in arrays["names"])
-        shares = tuple(float(share) for share in arrays["shares"])
-        if "branch1.process.numbers" in arrays and _INPUTS.format(1) not in arrays:
-            arrays = {**arrays, _INPUTS.format(1): arrays[_INPUTS.format(0)]}
-        branches = tuple(Branch.from_arrays(_below(arrays, f"branch{number}")) for number in range(len(shares)))
-        low, high, largest_sd = (float(number) for number in arrays["coverage.numbers"])
-        lo, hi = arrays["coverage.axes"]
-        coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
-        model = cls(branches, shares, coverage, arrays["z_scores"], names)
-        canaries = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)
-        off = np.abs(np.log(model.predict(canaries).median_s) - arrays["canary.log_s"]).max(initial=0.0)
+        model, canaries = read_arrays(arrays)
+        canaries.check(model.predict(canaries.kernels))
+        return model
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """A few kernels, and ln of the median seconds that a model predicted of them when it was stored."""
+
+    kernels: Quantities
+    log_s: Floats
+
+    def check(self, prediction: KernelPrediction) -> None:
+        """Compare what the model that was read predicts of the canaries.
+
+        Raises:
+            BadInput: they come out differently: the arrays were changed, or NumPy computes otherwise here.
+        """
+        off = np.abs(np.log(prediction.median_s) - self.log_s).max(initial=0.0)
         if not off <= RELOAD_TOLERANCE:
             raise BadInput(f"a stored kernel model does not reproduce its canary predictions (off by {off:.1e} in ln)")
-        return model
+
+
+def read_arrays(arrays: Mapping[str, Any]) -> tuple[KernelModel, Canaries]:
+    """Read `KernelModel.to_arrays` back, without a look at the canaries.
+
+    Raises:
+        KeyError: an array is missing; ValueError: one has another shape.
+    """
+    names = tuple(str(name) for name in arrays["names"])
+    shares = tuple(float(share) for share in arrays["shares"])
+    if "branch1.process.numbers" in arrays and _INPUTS.format(1) not in arrays:
+        arrays = {**arrays, _INPUTS.format(1): arrays[_INPUTS.format(0)]}
+    branches = tuple(Branch.from_arrays(_below(arrays, f"branch{number}")) for number in range(len(shares)))
+    low, high, largest_sd = (float(number) for number in arrays["coverage.numbers"])
+    lo, hi = arrays["coverage.axes"]
+    coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
+    kernels = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)
+    model = KernelModel(branches, shares, coverage, arrays["z_scores"], names)
+    return model, Canaries(kernels, arrays["canary.log_s"])
 
 
 _INPUTS = "branch{}.process.inputs"

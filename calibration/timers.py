@@ -43,7 +43,7 @@ from calibration.stored_model import StoredModel, read_model
 from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
 from oracle.enqueueing import HostPrices
 from oracle.errors import NotCalibrated
-from oracle.estimate import Floats, Ints
+from oracle.estimate import DRAWS, Floats, Ints
 from oracle.execution import Execution
 from oracle.identity import Same
 from oracle.layer import Layer, Phase
@@ -227,8 +227,7 @@ class CalibratedTimer:
             elif key in self._values:
                 one_s, two_s = seconds(np.array([one, two]), self._values[key]).tolist()
                 if self._own(call):
-                    blank = np.zeros((1, self._bank.shape[1]))
-                    factor = float(self._own_factors(self._fits[key], [call], blank)[0][0])
+                    factor = self._own_factor(self._fits[key], call)
                     one_s, two_s = factor * one_s, factor * two_s
                 times, _ = self._in_step.get(call.phase, NO_FACTOR)
                 own = tuple((n, times * own_s) for n, own_s in self._own(call))
@@ -260,18 +259,29 @@ class CalibratedTimer:
         self._keep(calls, middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
 
     def _compute(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
-        """Price calls by a fit, and by their layers' own measurements at other numbers of samples."""
+        """Price calls by a fit, and by their layers' own measurements at other numbers of samples.
+
+        The fit says all of it at once: what it takes hardly depends on how many calls are asked.
+        """
         rows = self._rows(self.calibration.device, map(_text, calls))
-        fitted = self._fitted(fit, calls, rows)
-        middle, draws = fitted.middle_s, fitted.draws_s
-        owned = [index for index, call in enumerate(calls) if call.phase is not Phase.UPDATE and self._own(call)]
+        own = [() if call.phase is Phase.UPDATE else self._own(call) for call in calls]
+        anchors = _anchors(calls, own)
+        every = np.concatenate([rows, np.repeat(rows, [len(measured) for measured in own], axis=0)])
+        fitted = self._fitted(fit, [*calls, *anchors], every)
+        middle, draws, inside = (part[: len(calls)] for part in (fitted.middle_s, fitted.draws_s, fitted.inside))
+        owned = [index for index, measured in enumerate(own) if measured]
         if owned:
-            own, own_draws = self._own_factors(fit, [calls[index] for index in owned], rows[owned])
-            middle[owned], draws[owned] = middle[owned] * own, draws[owned] * own_draws
+            found = _own_factors(
+                [calls[index] for index in owned],
+                [own[index] for index in owned],
+                (fitted.middle_s[len(calls) :], fitted.draws_s[len(calls) :]),
+                rows[owned],
+            )
+            middle[owned], draws[owned] = middle[owned] * found[0], draws[owned] * found[1]
         if self._pages:
             fresh = np.array([fresh_bytes(call, self.execution) for call in calls])
             middle, draws = middle + self._page_s[0] * fresh, draws + self._page_s[1] * fresh[:, None]
-        for chosen, method in ((fitted.inside, Method.FITTED), (~fitted.inside, Method.EXTRAPOLATED)):
+        for chosen, method in ((inside, Method.FITTED), (~inside, Method.EXTRAPOLATED)):
             members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
             self._keep(members, middle[chosen], draws[chosen], method)
 
@@ -279,19 +289,12 @@ class CalibratedTimer:
         """The samples at which a call's layer was measured in its phase, with the seconds."""
         return self._measured.get((call.layer, call.phase), ())
 
-    def _own_factors(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> tuple[Floats, Floats]:
-        """By how much measurements of the same layers differ from a fit: of middles (n,), of draws (n, DRAWS)."""
-        known = [self._own(call) for call in calls]
-        counts = [len(measured) for measured in known]
-        anchors = [replace(call, samples=n) for call, own in zip(calls, known, strict=True) for n, _ in own]
-        fitted = self._fitted(fit, anchors, np.repeat(rows, counts, axis=0))
-        logs = np.log([own_s for own in known for _, own_s in own])
-        first, share = np.cumsum([0, *counts[:-1]]), 1 / np.array(counts)
-        middle = share * np.add.reduceat(logs - np.log(fitted.middle_s), first)
-        draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted.draws_s), first)
-        away = [min(abs(math.log(call.samples / n)) for n, _ in own) for call, own in zip(calls, known, strict=True)]
-        spread = unit_mean_factors(ANCHORED_SD * np.array(away)[:, None] * rows)
-        return np.exp(middle), np.exp(draws) * spread
+    def _own_factor(self, fit: KernelFit, call: LayerCall) -> float:
+        """By how much the measurements of a call's layer differ from a fit, in the middle."""
+        own = [self._own(call)]
+        anchors = self._fitted(fit, _anchors([call], own), np.zeros((len(own[0]), DRAWS)))
+        blank = np.zeros((1, DRAWS))
+        return float(_own_factors([call], own, (anchors.middle_s, anchors.draws_s), blank)[0][0])
 
     def _fitted(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
         return self._evaluated(fit, calls, rows) if fit.arrays else self._computed(fit, calls, rows)
@@ -317,7 +320,7 @@ class CalibratedTimer:
         found = _Fitted(np.empty(len(calls)), np.empty(rows.shape), np.empty(len(calls), dtype=bool))
         for name, places in by_family.items():
             kernels = call_quantities([calls[place] for place in places], self.execution, known.processor)
-            prediction, draws = known.model.predict_with_draws(kernels, rows[places])
+            prediction, draws = known.predict_with_draws(kernels, rows[places])
             found.middle_s[places], found.draws_s[places] = prediction.mean_s, draws
             found.inside[places] = ~(prediction.extrapolated | (name != fit.family))
         return found
@@ -355,6 +358,37 @@ class CalibratedTimer:
         if wanted not in known:
             return f"{measured_here}; it was measured for {', '.join(sorted(known)) or 'nothing'}"
         return f"{measured_here}; calibrate without --quick, or with a longer --budget"
+
+
+def _anchors(calls: Sequence[LayerCall], own: Sequence[Sequence[tuple[int, float]]]) -> list[LayerCall]:
+    """The calls at the samples at which their layers were measured, call after call."""
+    return [
+        LayerCall(call.layer, call.phase, n) for call, measured in zip(calls, own, strict=True) for n, _ in measured
+    ]
+
+
+def _own_factors(
+    calls: Sequence[LayerCall],
+    own: Sequence[Sequence[tuple[int, float]]],
+    fitted: tuple[Floats, Floats],
+    rows: Floats,
+) -> tuple[Floats, Floats]:
+    """By how much measurements of calls' own layers differ from a fit: of middles (n,), of draws (n, DRAWS).
+
+    Args:
+        calls: n calls.
+        own: at least one measurement of each: samples and seconds.
+        fitted: what the fit says of those measurements, middles and draws, call after call.
+        rows: standard normal draws of each call, shape (n, DRAWS).
+    """
+    counts = [len(measured) for measured in own]
+    logs = np.log([own_s for measured in own for _, own_s in measured])
+    first, share = np.cumsum([0, *counts[:-1]]), 1 / np.array(counts)
+    middle = share * np.add.reduceat(logs - np.log(fitted[0]), first)
+    draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted[1]), first)
+    away = [min(abs(math.log(call.samples / n)) for n, _ in known) for call, known in zip(calls, own, strict=True)]
+    spread = unit_mean_factors(ANCHORED_SD * np.array(away)[:, None] * rows)
+    return np.exp(middle), np.exp(draws) * spread
 
 
 def _is_of(shape: MeasuredShape, name: str, phase: Phase) -> bool:
