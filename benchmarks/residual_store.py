@@ -1,6 +1,7 @@
 """A calibration like a real store's: of every family of a ResNet-50 step 60 to 200 shapes, most with a residual model.
 
-The shapes are the calls of three networks at several batches and under three strategies, at most 200 of a family. The
+The shapes are the calls of ResNet-50 at one batch, as `calibrate --for` measures them, and, for more shapes, of two
+other networks at several batches and of all three under three strategies, at most 200 of a family. The
 device is the simulated one behind a cache: a call whose traffic fits into it takes down to two fifths of its time, and
 odd channels cost a quarter more, neither of which constants that add up can say. So the gate of `fit` gives 17 families
 a roofline with a residual; average poolings, dropout and losses have too few shapes.
@@ -29,10 +30,9 @@ from oracle.strategies import strategy
 from profiler.backends.simulated import Disturbance, SimulatedDevice
 from profiler.case import Case
 
-MODELS = ("resnet50", "vgg16", "alexnet")
-BATCHES = (1, 2, 8, 32)
+BATCHES = {"resnet50": (8,), "vgg16": (1, 2, 8, 32), "alexnet": (1, 2, 8, 32)}
 SHARDED = ("filter", "channel", "spatial")
-DEVICES = (2, 4, 8, 16)
+DEVICES = (2, 4, 8, 16, 32)
 MOST_SHAPES = 200
 CACHE_BYTES = 2.0**22
 
@@ -56,8 +56,9 @@ def residual_calibration(cluster: Cluster) -> Calibration:
 
 
 def _calls(cluster: Cluster) -> Iterator[LayerCall]:
-    for graph in map(load_model, MODELS):
-        for samples in BATCHES:
+    for model, batches in BATCHES.items():
+        graph = load_model(model)
+        for samples in batches:
             yield from model_calls(graph, samples)
         for name in SHARDED:
             for devices in DEVICES:

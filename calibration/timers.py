@@ -15,10 +15,7 @@ two calibrations of one device share the residuals of its shapes; the noise of m
 one calibration, under whatever name it is stored.
 
 A layer that was measured at another number of samples is priced by its family's fit times the factor by which its own
-measurements differ from that fit (the geometric mean, where it was measured at several). The factor belongs to the
-layer: how well its algorithm suits its channels and windows, and, where it was timed inside a step, what the step does
-to it. The fit then only has to say how time grows with the samples, so that its constants' errors and the shape's own
-residual cancel; what is left is a spread that grows with the logarithm of the distance. A family of which nothing but
+measurements differ from that fit (`calibration.measured_shapes`). A family of which nothing but
 single shapes is known (a fit found no constant that the measurements identify) is priced by the nearest of them, as an
 extrapolation with a wide interval.
 """
@@ -28,17 +25,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibration.call_quantities import call_quantities
-from calibration.draws import bank, pick, unit_mean_factors
+from calibration.draws import bank_rows, unit_mean_factors
 from calibration.enqueue import HostClock
 from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
-from calibration.fresh_pages import fresh_bytes, fresh_curve, without_pages
+from calibration.fresh_pages import fresh_bytes, fresh_curve
+from calibration.measured_shapes import MeasuredShapes, anchors, own_factors
 from calibration.stored_model import StoredModel, read_model
 from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
 from oracle.enqueueing import HostPrices
@@ -54,10 +52,6 @@ MARGIN = 1.5
 
 EXTRAPOLATED_SPREAD = 2.0
 """By how much the residual of a family is widened outside the range that was measured."""
-
-
-ANCHORED_SD = 0.06
-"""Spread of ln(seconds) of a price that rests on the same layer's measurement at e times the samples, or at 1/e."""
 
 NEAREST_SD = 0.5
 """Spread of ln(seconds) of a price that is a measured shape's time in proportion to the work."""
@@ -107,23 +101,16 @@ class CalibratedTimer:
     def __init__(self, calibration: Calibration, execution: Execution) -> None:
         self.calibration = calibration
         self.execution = execution
-        fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
+        keys = {phase: self._key(phase) for phase in Phase}
+        fits = {(fit.family, fit.phase): fit for fit in calibration.fits if fit.execution == keys[fit.phase]}
         self._fits = {key: fit for key, fit in fits.items() if fit.family not in (STEP, FRESH_PAGES)}
         self._pages = {fit.execution: fit for fit in fits.values() if fit.family == FRESH_PAGES}
         factors = {phase: fit.constants[0] for (name, phase), fit in fits.items() if name == STEP}
         self._in_step = {phase: (factor.value, np.array(factor.draws)) for phase, factor in factors.items()}
-        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items() if not fit.arrays}
-        self._shapes = {
-            LayerCall(shape.layer, shape.phase, shape.samples): shape
-            for shape in calibration.shapes
-            if self._same_key(shape)
-        }
+        self._per_unit: dict[tuple[str, Phase, str], tuple[Floats, Floats]] = {}
+        same = [shape for shape in calibration.shapes if shape.execution == keys[shape.phase]]
+        self._shapes = MeasuredShapes(same, self._pages)
         self._models: dict[tuple[str, Phase, str], StoredModel] = {}
-        self._measured = defaultdict[tuple[Layer, Phase], list[tuple[int, float]]](list)
-        for call, shape in self._shapes.items():
-            self._measured[call.layer, call.phase].append((call.samples, without_pages(shape, self._pages).seconds))
-        self._counts = sorted({call.samples for call in self._shapes})
-        self._bank = bank()
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
         self._known: dict[LayerCall, _Price] = {}
@@ -141,10 +128,7 @@ class CalibratedTimer:
 
     def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
         """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
-        return self._bank[[pick(f"{owner}/{text}") for text in texts]]
-
-    def _same_key(self, known: KernelFit | MeasuredShape) -> bool:
-        return known.execution == self._key(known.phase)
+        return bank_rows(f"{owner}/{text}" for text in texts)
 
     def _key(self, phase: Phase) -> str:
         return self.execution.update_key if phase is Phase.UPDATE else self.execution.kernel_key
@@ -176,7 +160,7 @@ class CalibratedTimer:
         keys = [(call.layer, call.phase) for call in calls]
         self._learn_lines([LayerCall(*key, 1) for key in dict.fromkeys(keys) if key not in self._lines])
         known = [self._lines[key] for key in keys]
-        places = {n: range(*np.searchsorted(samples, (n, n + 1)).tolist()) for n in self._counts}
+        places = {n: range(*np.searchsorted(samples, (n, n + 1)).tolist()) for n in self._shapes.samples}
         apart: list[tuple[int, int, float]] = []
         for row, (call, line) in enumerate(zip(calls, known, strict=True)):
             if line is None:
@@ -208,7 +192,7 @@ class CalibratedTimer:
         knots = samples
         if len(samples) > MOST_KNOTS:
             spread = np.searchsorted(samples, np.geomspace(samples[0], samples[-1], MOST_KNOTS))
-            measured = [n for n, _ in self._measured.get((call.layer, call.phase), ())]
+            measured = [n for n, _ in self._shapes.own(call)]
             knots = np.union1d(samples[np.minimum(spread, len(samples) - 1)], np.intersect1d(samples, measured))
         middle_s = self.price([replace(call, samples=n) for n in knots.tolist()]).middle_s
         found: list[float] = np.exp(np.interp(np.log(samples), np.log(knots), np.log(middle_s))).tolist()
@@ -224,22 +208,26 @@ class CalibratedTimer:
             line = None
             if call in update_s:
                 line = _Line(update_s[call], 0.0)
-            elif key in self._values:
-                one_s, two_s = seconds(np.array([one, two]), self._values[key]).tolist()
-                if self._own(call):
-                    factor = self._own_factor(self._fits[key], call)
+            elif key in self._fits and not self._fits[key].arrays:
+                one_s, two_s = seconds(np.array([one, two]), self._coefficients(self._fits[key])[0]).tolist()
+                own = self._shapes.own(call)
+                if own:
+                    near = self._computed(self._fits[key], anchors([call], [own]), np.zeros((len(own), DRAWS)))
+                    blank = np.zeros((1, DRAWS))
+                    factor = float(own_factors([call], [own], (near.middle_s, near.draws_s), blank)[0][0])
                     one_s, two_s = factor * one_s, factor * two_s
                 times, _ = self._in_step.get(call.phase, NO_FACTOR)
-                own = tuple((n, times * own_s) for n, own_s in self._own(call))
+                own = tuple((n, times * own_s) for n, own_s in own)
                 line = _Line(times * (2 * one_s - two_s), times * (two_s - one_s), own)
             self._lines[call.layer, call.phase] = line
 
     def _learn(self, calls: Iterable[LayerCall]) -> None:
         by_fit: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)
-        measured: list[LayerCall] = []
+        measured: dict[LayerCall, MeasuredShape] = {}
         for call in calls:
-            if call in self._shapes:
-                measured.append(call)
+            shape = self._shapes.find(call)
+            if shape is not None:
+                measured[call] = shape
             else:
                 by_fit[(self._family_for(call), call.phase)].append(call)
         if measured:
@@ -249,60 +237,58 @@ class CalibratedTimer:
             if fit is not None:
                 self._compute(fit, members)
             else:
-                self._scale_nearest([shape for shape in self._shapes.values() if _is_of(shape, name, phase)], members)
+                self._scale_nearest(self._shapes.of_family(name, phase), members)
 
-    def _look_up(self, calls: Sequence[LayerCall]) -> None:
-        shapes = [self._shapes[call] for call in calls]
-        middle = np.array([shape.seconds for shape in shapes])
-        spread = np.array([shape.log_sd for shape in shapes])
-        rows = self._rows(self._once, map(_text, calls))
-        self._keep(calls, middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
+    def _look_up(self, shapes: Mapping[LayerCall, MeasuredShape]) -> None:
+        middle = np.array([shape.seconds for shape in shapes.values()])
+        spread = np.array([shape.log_sd for shape in shapes.values()])
+        rows = self._rows(self._once, map(_text, shapes))
+        self._keep(list(shapes), middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
 
     def _compute(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
-        """Price calls by a fit, and by their layers' own measurements at other numbers of samples.
-
-        The fit says all of it at once: what it takes hardly depends on how many calls are asked.
-        """
-        rows = self._rows(self.calibration.device, map(_text, calls))
-        own = [() if call.phase is Phase.UPDATE else self._own(call) for call in calls]
-        anchors = _anchors(calls, own)
-        every = np.concatenate([rows, np.repeat(rows, [len(measured) for measured in own], axis=0)])
-        fitted = self._fitted(fit, [*calls, *anchors], every)
-        middle, draws, inside = (part[: len(calls)] for part in (fitted.middle_s, fitted.draws_s, fitted.inside))
-        owned = [index for index, measured in enumerate(own) if measured]
-        if owned:
-            found = _own_factors(
-                [calls[index] for index in owned],
-                [own[index] for index in owned],
-                (fitted.middle_s[len(calls) :], fitted.draws_s[len(calls) :]),
-                rows[owned],
-            )
-            middle[owned], draws[owned] = middle[owned] * found[0], draws[owned] * found[1]
+        """Price calls by a fit, and by their layers' own measurements at other numbers of samples."""
+        found = self._anchored(fit, calls, self._rows(self.calibration.device, map(_text, calls)))
+        middle, draws = found.middle_s, found.draws_s
         if self._pages:
             fresh = np.array([fresh_bytes(call, self.execution) for call in calls])
             middle, draws = middle + self._page_s[0] * fresh, draws + self._page_s[1] * fresh[:, None]
-        for chosen, method in ((inside, Method.FITTED), (~inside, Method.EXTRAPOLATED)):
+        for chosen, method in ((found.inside, Method.FITTED), (~found.inside, Method.EXTRAPOLATED)):
             members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
             self._keep(members, middle[chosen], draws[chosen], method)
 
-    def _own(self, call: LayerCall) -> Sequence[tuple[int, float]]:
-        """The samples at which a call's layer was measured in its phase, with the seconds."""
-        return self._measured.get((call.layer, call.phase), ())
+    def _anchored(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
+        """What a fit says of calls, times the factors of their layers' own measurements.
 
-    def _own_factor(self, fit: KernelFit, call: LayerCall) -> float:
-        """By how much the measurements of a call's layer differ from a fit, in the middle."""
-        own = [self._own(call)]
-        anchors = self._fitted(fit, _anchors([call], own), np.zeros((len(own[0]), DRAWS)))
-        blank = np.zeros((1, DRAWS))
-        return float(_own_factors([call], own, (anchors.middle_s, anchors.draws_s), blank)[0][0])
+        The fit is asked once for the calls and for those measurements: the first answer takes its time, however short.
+        """
+        count = len(calls)
+        own = [() if call.phase is Phase.UPDATE else self._shapes.own(call) for call in calls]
+        measured = np.concatenate([rows, np.repeat(rows, [len(each) for each in own], axis=0)])
+        fitted = self._fitted(fit, [*calls, *anchors(calls, own)], measured)
+        middle, draws = fitted.middle_s[:count], fitted.draws_s[:count]
+        owned = [index for index, each in enumerate(own) if each]
+        if owned:
+            factors = own_factors(
+                [calls[index] for index in owned],
+                [own[index] for index in owned],
+                (fitted.middle_s[count:], fitted.draws_s[count:]),
+                rows[owned],
+            )
+            middle[owned], draws[owned] = middle[owned] * factors[0], draws[owned] * factors[1]
+        return _Fitted(middle, draws, fitted.inside[:count])
 
     def _fitted(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
         return self._evaluated(fit, calls, rows) if fit.arrays else self._computed(fit, calls, rows)
 
+    def _coefficients(self, fit: KernelFit) -> tuple[Floats, Floats]:
+        if fit.key not in self._per_unit:
+            self._per_unit[fit.key] = coefficients(fit.constants)
+        return self._per_unit[fit.key]
+
     def _computed(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
         """Additive constants."""
         table = features(calls, self.execution)
-        values, draws = coefficients(fit.constants)
+        values, draws = self._coefficients(fit)
         inside = np.array([_inside(fit, call, row) for call, row in zip(calls, table, strict=True)])
         spread = np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd
         return _Fitted(
@@ -346,7 +332,7 @@ class CalibratedTimer:
         for candidate in (name, *stand_ins(name)):
             if (candidate, call.phase) in self._fits:
                 return candidate
-        if any(_is_of(shape, name, call.phase) for shape in self._shapes.values()):
+        if self._shapes.of_family(name, call.phase):
             return name
         raise NotCalibrated(self._missing(name, call))
 
@@ -358,41 +344,6 @@ class CalibratedTimer:
         if wanted not in known:
             return f"{measured_here}; it was measured for {', '.join(sorted(known)) or 'nothing'}"
         return f"{measured_here}; calibrate without --quick, or with a longer --budget"
-
-
-def _anchors(calls: Sequence[LayerCall], own: Sequence[Sequence[tuple[int, float]]]) -> list[LayerCall]:
-    """The calls at the samples at which their layers were measured, call after call."""
-    return [
-        LayerCall(call.layer, call.phase, n) for call, measured in zip(calls, own, strict=True) for n, _ in measured
-    ]
-
-
-def _own_factors(
-    calls: Sequence[LayerCall],
-    own: Sequence[Sequence[tuple[int, float]]],
-    fitted: tuple[Floats, Floats],
-    rows: Floats,
-) -> tuple[Floats, Floats]:
-    """By how much measurements of calls' own layers differ from a fit: of middles (n,), of draws (n, DRAWS).
-
-    Args:
-        calls: n calls.
-        own: at least one measurement of each: samples and seconds.
-        fitted: what the fit says of those measurements, middles and draws, call after call.
-        rows: standard normal draws of each call, shape (n, DRAWS).
-    """
-    counts = [len(measured) for measured in own]
-    logs = np.log([own_s for measured in own for _, own_s in measured])
-    first, share = np.cumsum([0, *counts[:-1]]), 1 / np.array(counts)
-    middle = share * np.add.reduceat(logs - np.log(fitted[0]), first)
-    draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted[1]), first)
-    away = [min(abs(math.log(call.samples / n)) for n, _ in known) for call, known in zip(calls, own, strict=True)]
-    spread = unit_mean_factors(ANCHORED_SD * np.array(away)[:, None] * rows)
-    return np.exp(middle), np.exp(draws) * spread
-
-
-def _is_of(shape: MeasuredShape, name: str, phase: Phase) -> bool:
-    return shape.phase is phase and family(shape.layer, shape.phase) == name
 
 
 def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tuple[float, float]:
@@ -412,4 +363,10 @@ def _inside(fit: KernelFit, call: LayerCall, row: Floats) -> bool:
 
 def _text(call: LayerCall) -> str:
     """One short text for equal calls, the same in every process."""
-    return f"{call.layer.kind}/{call.phase}/{call.samples}/{tuple(vars(call.layer).values())}"
+    layer = call.layer
+    return f"{layer.kind}/{call.phase}/{call.samples}/{tuple(getattr(layer, name) for name in _names(type(layer)))}"
+
+
+@lru_cache(maxsize=64)
+def _names(kind: type[Layer]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
