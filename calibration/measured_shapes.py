@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from calibration.draws import unit_mean_factors
+from calibration.family_prices import Fitted
 from calibration.features import family
 from calibration.fresh_pages import without_pages
 from oracle.constants import KernelFit, MeasuredShape
@@ -79,22 +80,20 @@ def anchors(calls: Sequence[LayerCall], own: Sequence[Own]) -> list[LayerCall]:
     ]
 
 
-def own_factors(
-    calls: Sequence[LayerCall], own: Sequence[Own], fitted: tuple[Floats, Floats], rows: Floats
-) -> tuple[Floats, Floats]:
+def own_factors(calls: Sequence[LayerCall], own: Sequence[Own], fitted: Fitted, rows: Floats) -> tuple[Floats, Floats]:
     """By how much measurements of calls' own layers differ from a fit: of middles (n,), of draws (n, DRAWS).
 
     Args:
         calls: n calls.
         own: of each, at least one measurement.
-        fitted: what the fit says of the `anchors`, middles and draws.
+        fitted: what the fits say of the `anchors`.
         rows: standard normal draws of each call, shape (n, DRAWS).
     """
     counts = [len(measured) for measured in own]
     logs = np.log([own_s for measured in own for _, own_s in measured])
     first, share = np.cumsum([0, *counts[:-1]]), 1 / np.array(counts)
-    middle = share * np.add.reduceat(logs - np.log(fitted[0]), first)
-    draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted[1]), first)
+    middle = share * np.add.reduceat(logs - np.log(fitted.middle_s), first)
+    draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted.draws_s), first)
     away = [min(abs(math.log(call.samples / n)) for n, _ in known) for call, known in zip(calls, own, strict=True)]
     spread = unit_mean_factors(ANCHORED_SD * np.array(away)[:, None] * rows)
     return np.exp(middle), np.exp(draws) * spread

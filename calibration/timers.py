@@ -22,22 +22,20 @@ extrapolation with a wide interval.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calibration.call_quantities import call_quantities
 from calibration.draws import bank_rows, unit_mean_factors
 from calibration.enqueue import HostClock
-from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
+from calibration.family_prices import FamilyPrices, joined
+from calibration.features import canonical, family, features, seconds, stand_ins
 from calibration.fresh_pages import fresh_bytes, fresh_curve
 from calibration.measured_shapes import MeasuredShapes, anchors, own_factors
-from calibration.stored_model import StoredModel, read_model
 from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
 from oracle.enqueueing import HostPrices
 from oracle.errors import NotCalibrated
@@ -47,15 +45,8 @@ from oracle.identity import Same
 from oracle.layer import Layer, Phase
 from oracle.pricing import Curves, LayerCall, Method, Prices
 
-MARGIN = 1.5
-"""How far outside the measured range of work a shape still counts as inside it, as a factor."""
-
-EXTRAPOLATED_SPREAD = 2.0
-"""By how much the residual of a family is widened outside the range that was measured."""
-
 NEAREST_SD = 0.5
 """Spread of ln(seconds) of a price that is a measured shape's time in proportion to the work."""
-
 
 MOST_KNOTS = 64
 """Numbers of samples of one call that are priced by a roofline: between them, evenly in the logarithm, waves come and
@@ -65,8 +56,7 @@ NO_FACTOR = (1.0, np.ones(1))
 """What a kernel takes inside a step over what it takes alone, where no canary steps say it: middle and draws."""
 
 
-@dataclass(frozen=True)
-class _Price:
+class _Price(NamedTuple):
     middle_s: float
     draws_s: Floats
     method: Method
@@ -79,15 +69,6 @@ class _Line:
     start_s: float
     sample_s: float
     measured: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """What a fit says of n calls: middles (n,), draws (n, DRAWS), and which lie inside what was measured."""
-
-    middle_s: Floats
-    draws_s: Floats
-    inside: NDArray[np.bool_]
 
 
 class CalibratedTimer:
@@ -107,10 +88,9 @@ class CalibratedTimer:
         self._pages = {fit.execution: fit for fit in fits.values() if fit.family == FRESH_PAGES}
         factors = {phase: fit.constants[0] for (name, phase), fit in fits.items() if name == STEP}
         self._in_step = {phase: (factor.value, np.array(factor.draws)) for phase, factor in factors.items()}
-        self._per_unit: dict[tuple[str, Phase, str], tuple[Floats, Floats]] = {}
+        self._prices = FamilyPrices(execution)
         same = [shape for shape in calibration.shapes if shape.execution == keys[shape.phase]]
         self._shapes = MeasuredShapes(same, self._pages)
-        self._models: dict[tuple[str, Phase, str], StoredModel] = {}
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
         self._known: dict[LayerCall, _Price] = {}
@@ -204,112 +184,83 @@ class CalibratedTimer:
         updates = [call for call in calls if call.phase is Phase.UPDATE]
         update_s = dict(zip(updates, self.price(updates).middle_s.tolist(), strict=True))
         for call, one, two in zip(calls, first, second, strict=True):
-            key = (self._family_for(call), call.phase)
+            name = family(call.layer, call.phase)
+            fit = self._fit_for(name, call.phase)
             line = None
             if call in update_s:
                 line = _Line(update_s[call], 0.0)
-            elif key in self._fits and not self._fits[key].arrays:
-                one_s, two_s = seconds(np.array([one, two]), self._coefficients(self._fits[key])[0]).tolist()
-                own = self._shapes.own(call)
+            elif fit is None:
+                self._alike(name, call.phase)
+            elif not fit.arrays:
+                one_s, two_s = seconds(np.array([one, two]), self._prices.seconds_per_unit(fit)[0]).tolist()
+                own, (times, _) = self._shapes.own(call), self._in_step.get(call.phase, NO_FACTOR)
                 if own:
-                    near = self._computed(self._fits[key], anchors([call], [own]), np.zeros((len(own), DRAWS)))
-                    blank = np.zeros((1, DRAWS))
-                    factor = float(own_factors([call], [own], (near.middle_s, near.draws_s), blank)[0][0])
+                    near = self._prices.of(fit, name, anchors([call], [own]), np.zeros((len(own), DRAWS)))
+                    factor = float(own_factors([call], [own], near, np.zeros((1, DRAWS)))[0][0])
                     one_s, two_s = factor * one_s, factor * two_s
-                times, _ = self._in_step.get(call.phase, NO_FACTOR)
-                own = tuple((n, times * own_s) for n, own_s in own)
-                line = _Line(times * (2 * one_s - two_s), times * (two_s - one_s), own)
+                points = tuple((n, times * own_s) for n, own_s in own)
+                line = _Line(times * (2 * one_s - two_s), times * (two_s - one_s), points)
             self._lines[call.layer, call.phase] = line
 
     def _learn(self, calls: Iterable[LayerCall]) -> None:
-        by_fit: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)
+        groups: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)
         measured: dict[LayerCall, MeasuredShape] = {}
         for call in calls:
             shape = self._shapes.find(call)
             if shape is not None:
                 measured[call] = shape
             else:
-                by_fit[(self._family_for(call), call.phase)].append(call)
+                groups[family(call.layer, call.phase), call.phase].append(call)
         if measured:
             self._look_up(measured)
-        for (name, phase), members in by_fit.items():
-            fit = self._fits.get((name, phase))
-            if fit is not None:
-                self._compute(fit, members)
+        fitted: list[tuple[KernelFit, str, list[LayerCall]]] = []
+        for (name, phase), members in groups.items():
+            fit = self._fit_for(name, phase)
+            if fit is None:
+                self._scale_nearest(self._alike(name, phase), members)
             else:
-                self._scale_nearest(self._shapes.of_family(name, phase), members)
+                fitted.append((fit, name, members))
+        if fitted:
+            self._compute(fitted)
 
     def _look_up(self, shapes: Mapping[LayerCall, MeasuredShape]) -> None:
         middle = np.array([shape.seconds for shape in shapes.values()])
         spread = np.array([shape.log_sd for shape in shapes.values()])
         rows = self._rows(self._once, map(_text, shapes))
-        self._keep(list(shapes), middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
+        draws = middle[:, None] * unit_mean_factors(spread[:, None] * rows)
+        self._keep(list(shapes), middle, draws, [Method.MEASURED] * len(shapes))
 
-    def _compute(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
-        """Price calls by a fit, and by their layers' own measurements at other numbers of samples."""
-        found = self._anchored(fit, calls, self._rows(self.calibration.device, map(_text, calls)))
+    def _compute(self, groups: Sequence[tuple[KernelFit, str, list[LayerCall]]]) -> None:
+        """Price calls by fits, and by their layers' own measurements at other numbers of samples.
+
+        A fit is asked once for its calls and for those measurements: the answer takes its time, however short it is.
+
+        Args:
+            groups: a fit, the family of the calls that it prices, and those calls.
+        """
+        calls = [call for *_, members in groups for call in members]
+        rows = self._rows(self.calibration.device, map(_text, calls))
+        own = [() if call.phase is Phase.UPDATE else self._shapes.own(call) for call in calls]
+        asked, measured, first = [], [], 0
+        for fit, name, members in groups:
+            these = slice(first, first + len(members))
+            every = np.concatenate([rows[these], np.repeat(rows[these], list(map(len, own[these])), axis=0)])
+            fitted = self._prices.of(fit, name, [*members, *anchors(members, own[these])], every)
+            asked.append(fitted.take(slice(len(members))))
+            measured.append(fitted.take(slice(len(members), None)))
+            first = these.stop
+        found = joined(asked)
         middle, draws = found.middle_s, found.draws_s
+        owned = [index for index, each in enumerate(own) if each]
+        if owned:
+            its_calls, its_own = [calls[index] for index in owned], [own[index] for index in owned]
+            factors = own_factors(its_calls, its_own, joined(measured), rows[owned])
+            middle[owned], draws[owned] = middle[owned] * factors[0], draws[owned] * factors[1]
         if self._pages:
             fresh = np.array([fresh_bytes(call, self.execution) for call in calls])
             middle, draws = middle + self._page_s[0] * fresh, draws + self._page_s[1] * fresh[:, None]
-        for chosen, method in ((found.inside, Method.FITTED), (~found.inside, Method.EXTRAPOLATED)):
-            members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
-            self._keep(members, middle[chosen], draws[chosen], method)
-
-    def _anchored(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        """What a fit says of calls, times the factors of their layers' own measurements.
-
-        The fit is asked once for the calls and for those measurements: the first answer takes its time, however short.
-        """
-        count = len(calls)
-        own = [() if call.phase is Phase.UPDATE else self._shapes.own(call) for call in calls]
-        measured = np.concatenate([rows, np.repeat(rows, [len(each) for each in own], axis=0)])
-        fitted = self._fitted(fit, [*calls, *anchors(calls, own)], measured)
-        middle, draws = fitted.middle_s[:count], fitted.draws_s[:count]
-        owned = [index for index, each in enumerate(own) if each]
-        if owned:
-            factors = own_factors(
-                [calls[index] for index in owned],
-                [own[index] for index in owned],
-                (fitted.middle_s[count:], fitted.draws_s[count:]),
-                rows[owned],
-            )
-            middle[owned], draws[owned] = middle[owned] * factors[0], draws[owned] * factors[1]
-        return _Fitted(middle, draws, fitted.inside[:count])
-
-    def _fitted(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        return self._evaluated(fit, calls, rows) if fit.arrays else self._computed(fit, calls, rows)
-
-    def _coefficients(self, fit: KernelFit) -> tuple[Floats, Floats]:
-        if fit.key not in self._per_unit:
-            self._per_unit[fit.key] = coefficients(fit.constants)
-        return self._per_unit[fit.key]
-
-    def _computed(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        """Additive constants."""
-        table = features(calls, self.execution)
-        values, draws = self._coefficients(fit)
-        inside = np.array([_inside(fit, call, row) for call, row in zip(calls, table, strict=True)])
-        spread = np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd
-        return _Fitted(
-            seconds(table, values), seconds(table, draws) * unit_mean_factors(spread[:, None] * rows), inside
-        )
-
-    def _evaluated(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        """A roofline and the residual over it; the calls of another family are an extrapolation."""
-        if fit.key not in self._models:
-            self._models[fit.key] = read_model(fit)
-        known = self._models[fit.key]
-        by_family: dict[str, list[int]] = defaultdict(list)
-        for index, call in enumerate(calls):
-            by_family[family(call.layer, call.phase)].append(index)
-        found = _Fitted(np.empty(len(calls)), np.empty(rows.shape), np.empty(len(calls), dtype=bool))
-        for name, places in by_family.items():
-            kernels = call_quantities([calls[place] for place in places], self.execution, known.processor)
-            prediction, draws = known.predict_with_draws(kernels, rows[places])
-            found.middle_s[places], found.draws_s[places] = prediction.mean_s, draws
-            found.inside[places] = ~(prediction.extrapolated | (name != fit.family))
-        return found
+        methods = [Method.FITTED if inside else Method.EXTRAPOLATED for inside in found.inside.tolist()]
+        self._keep(calls, middle, draws, methods)
 
     def _scale_nearest(self, shapes: Sequence[MeasuredShape], calls: Sequence[LayerCall]) -> None:
         """Price calls of a family without constants by its most similar measured shape, in proportion to the work."""
@@ -320,26 +271,34 @@ class CalibratedTimer:
             nearest = int(np.abs(ratios).sum(axis=1).argmin())
             middle[index] = shapes[nearest].seconds * np.exp(ratios[nearest].mean())
         rows = self._rows(self.calibration.device, map(_text, calls))
-        self._keep(calls, middle, middle[:, None] * unit_mean_factors(NEAREST_SD * rows), Method.EXTRAPOLATED)
+        draws = middle[:, None] * unit_mean_factors(NEAREST_SD * rows)
+        self._keep(calls, middle, draws, [Method.EXTRAPOLATED] * len(calls))
 
-    def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, method: Method) -> None:
-        for call, value, row in zip(calls, middle.tolist(), draws * self._common, strict=True):
-            factor, factor_draws = self._in_step.get(call.phase, NO_FACTOR)
-            self._known[call] = _Price(factor * value, factor_draws * row, method)
+    def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, methods: Sequence[Method]) -> None:
+        draws = draws * self._common
+        if self._in_step:
+            factors = [self._in_step.get(call.phase, NO_FACTOR) for call in calls]
+            middle = middle * np.array([factor for factor, _ in factors])
+            draws *= np.array([np.broadcast_to(drawn, DRAWS) for _, drawn in factors])
+        for call, *price in zip(calls, middle.tolist(), draws, methods, strict=True):
+            self._known[call] = _Price(*price)
 
-    def _family_for(self, call: LayerCall) -> str:
-        name = family(call.layer, call.phase)
-        for candidate in (name, *stand_ins(name)):
-            if (candidate, call.phase) in self._fits:
-                return candidate
-        if self._shapes.of_family(name, call.phase):
-            return name
-        raise NotCalibrated(self._missing(name, call))
+    def _fit_for(self, name: str, phase: Phase) -> KernelFit | None:
+        """The fit of a family, or of the first that may stand in for it."""
+        known = (self._fits.get((candidate, phase)) for candidate in (name, *stand_ins(name)))
+        return next((fit for fit in known if fit is not None), None)
 
-    def _missing(self, name: str, call: LayerCall) -> str:
-        wanted, updates = self._key(call.phase), call.phase is Phase.UPDATE
+    def _alike(self, name: str, phase: Phase) -> Sequence[MeasuredShape]:
+        """The measured shapes of a family that has no fit, at least one."""
+        shapes = self._shapes.of_family(name, phase)
+        if not shapes:
+            raise NotCalibrated(self._missing(name, phase))
+        return shapes
+
+    def _missing(self, name: str, phase: Phase) -> str:
+        wanted, updates = self._key(phase), phase is Phase.UPDATE
         known = {item.execution for item in self.calibration.shapes if (item.phase is Phase.UPDATE) == updates}
-        what = f"{name} kernels" if updates else f"{name} {call.phase.replace('_', '-')} kernels"
+        what = f"{name} kernels" if updates else f"{name} {phase.replace('_', '-')} kernels"
         measured_here = f"calibration '{self.calibration.name}' of {self.calibration.device} has no {what} for {wanted}"
         if wanted not in known:
             return f"{measured_here}; it was measured for {', '.join(sorted(known)) or 'nothing'}"
@@ -349,16 +308,6 @@ class CalibratedTimer:
 def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tuple[float, float]:
     work = layer.work(phase, samples, execution)
     return work.flop, work.bytes
-
-
-def _inside(fit: KernelFit, call: LayerCall, row: Floats) -> bool:
-    """Whether a call lies in the measured range of its own family, in every quantity that its time depends on."""
-    if fit.family != family(call.layer, call.phase):
-        return False
-    _, flop, moved = row
-    flop_matters = "flop_per_s" in quantities(call.layer, call.phase)
-    flop_inside = not flop_matters or fit.flop_lo / MARGIN <= flop <= fit.flop_hi * MARGIN
-    return bool(flop_inside and fit.bytes_lo / MARGIN <= moved <= fit.bytes_hi * MARGIN)
 
 
 def _text(call: LayerCall) -> str:
