@@ -197,7 +197,7 @@ class GaussianProcess:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> GaussianProcess:
         """Read `to_arrays` back; the inputs are exact in float32 because the fit rounds them."""
-        centre, variance, noise = (float(number) for number in arrays["numbers"])
+        centre, variance, noise = arrays["numbers"].tolist()
         middle, scale, lo, hi, lengths = arrays["columns"]
         inputs = np.asarray(arrays["inputs"], dtype=np.float64)
         return cls(inputs, arrays["targets"], centre, middle, scale, lo, hi, lengths, variance, noise)

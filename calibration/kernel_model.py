@@ -110,10 +110,10 @@ class Branch:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Branch:
         """Read `to_arrays` back."""
-        spread, limit, share = (float(number) for number in arrays["numbers"])
+        spread, limit, share = arrays["numbers"].tolist()
         process, trees, prior = (_below(arrays, name) for name in ("process", "trees", "prior"))
         return cls(
-            Roofline(*(float(number) for number in arrays["roofline"])),
+            Roofline(*arrays["roofline"].tolist()),
             spread,
             limit,
             share,
@@ -335,12 +335,11 @@ def read_arrays(arrays: Mapping[str, Any]) -> tuple[KernelModel, Canaries]:
     Raises:
         KeyError: an array is missing; ValueError: one has another shape.
     """
-    names = tuple(str(name) for name in arrays["names"])
-    shares = tuple(float(share) for share in arrays["shares"])
+    names, shares = tuple(arrays["names"].tolist()), tuple(arrays["shares"].tolist())
     if "branch1.process.numbers" in arrays and _INPUTS.format(1) not in arrays:
         arrays = {**arrays, _INPUTS.format(1): arrays[_INPUTS.format(0)]}
     branches = tuple(Branch.from_arrays(_below(arrays, f"branch{number}")) for number in range(len(shares)))
-    low, high, largest_sd = (float(number) for number in arrays["coverage.numbers"])
+    low, high, largest_sd = arrays["coverage.numbers"].tolist()
     lo, hi = arrays["coverage.axes"]
     coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
     kernels = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)

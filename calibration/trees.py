@@ -74,5 +74,5 @@ class Trees:
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Trees:
         """Read `to_arrays` back."""
         feature, left, right = arrays["nodes"]
-        depth, base = arrays["numbers"]
-        return cls(feature, left, right, np.asarray(arrays["cut"], dtype=np.float64), int(depth), float(base))
+        depth, base = arrays["numbers"].tolist()
+        return cls(feature, left, right, np.asarray(arrays["cut"], dtype=np.float64), int(depth), base)
