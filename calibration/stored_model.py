@@ -15,8 +15,10 @@ The constants are the roofline of the device's own fit; a constant that is absen
     branchN.process.*           Gaussian process: inputs, targets, numbers (centre, variance, noise), columns (middle,
                                 scale, lowest, highest, length of every input); branch 1 without inputs has those
                                 of branch 0
-    branchN.trees.*, .prior.*   boosted trees: nodes (feature, left, right), cut (threshold, or value of a leaf),
-                                numbers (depth, base)
+    branchN.trees.*, .prior.*   boosted trees: conditions (feature, leaves that are possible below and above, bit by
+                                bit), cut (of every condition), leaves (their values), numbers (base)
+
+Trees of older stores have nodes (feature, left, right), cut (threshold, or value of a leaf) and numbers (depth, base).
 
 A model that says something else of its canaries than when it was fitted is refused. They are evaluated together with
 the first kernels that it is asked for: so few kernels cost what the calls of NumPy cost, and not twice as much with the
@@ -34,7 +36,7 @@ from calibration.quantities import Processor, Quantities, join
 from calibration.roofline import Roofline
 from oracle.constants import Constant, KernelFit
 from oracle.errors import BadInput
-from oracle.estimate import Floats
+from oracle.estimate import DRAWS, Floats
 from oracle.stored_array import StoredArray
 
 CANARIES = 5
@@ -67,7 +69,8 @@ class StoredModel:
             BadInput: the canaries come out differently.
         """
         if not self._checked:
-            self._check(self._model.predict(self.canaries.kernels))
+            nothing = self.canaries.kernels.take(slice(0))
+            self.predict_with_draws(nothing, np.zeros((0, DRAWS)))
         return self._model
 
     def predict_with_draws(self, kernels: Quantities, own: Floats) -> tuple[KernelPrediction, Floats]:
@@ -76,21 +79,18 @@ class StoredModel:
         Raises:
             BadInput: the canaries come out differently, or the kernels have other columns than those of the fit.
         """
-        if self._checked or kernels.names != self.canaries.kernels.names:
-            return self.model.predict_with_draws(kernels, own)
-        asked = join([kernels, self.canaries.kernels])
+        if self._checked:
+            return self._model.predict_with_draws(kernels, own)
         count = len(kernels)
-        blank = np.zeros((len(asked) - count, own.shape[1]))
-        prediction, draws = self._model.predict_with_draws(asked, np.concatenate([own, blank]))
-        self._check(prediction.take(slice(count, None)))
-        return prediction.take(slice(count)), draws[:count]
-
-    def _check(self, prediction: KernelPrediction) -> None:
+        asked = join([kernels, self.canaries.kernels])
+        blank = np.zeros((len(asked) - count, DRAWS))
         try:
-            self.canaries.check(prediction)
-        except BadInput as error:
+            prediction, draws = self._model.predict_with_draws(asked, np.concatenate([own, blank]))
+            self.canaries.check(prediction.take(slice(count, None)))
+        except (ValueError, IndexError, BadInput) as error:
             raise _unusable(self._name, error) from None
         self._checked = True
+        return prediction.take(slice(count)), draws[:count]
 
 
 def _unusable(name: str, error: Exception) -> BadInput:

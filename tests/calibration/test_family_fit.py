@@ -22,6 +22,7 @@ from oracle.interchange import calibration_from_json, calibration_to_json
 from oracle.layer import Layer, Phase
 from oracle.layers import Elementwise, Linear, Norm
 from oracle.pricing import LayerCall, Method
+from oracle.stored_array import StoredArray
 from oracle.windows import Conv
 
 GPU = Processor(80, 6 * 2**20)
@@ -141,6 +142,17 @@ def test_a_damaged_array_is_refused() -> None:
     arrays = [replace(array, numbers=bytes(8)) if array.name == "z_scores" else array for array in fit.arrays]
     with pytest.raises(BadInput, match="array z_scores has 1 numbers"):
         read_model(replace(fit, arrays=tuple(arrays)))
+
+
+def test_trees_that_ask_for_a_column_that_is_not_there_are_refused() -> None:
+    fit = chosen(fitted())
+    (old,) = (array for array in fit.arrays if array.name == "branch0.trees.conditions")
+    changed = old.read().copy()
+    changed[0] = 1000
+    arrays = [StoredArray.of(old.name, changed) if array is old else array for array in fit.arrays]
+    kernels = shape_quantities(on_a_gpu(linears(3)), GPU)
+    with pytest.raises(BadInput, match=r"model of linear.forward.* cannot be used"):
+        read_model(replace(fit, arrays=tuple(arrays))).predict_with_draws(kernels, np.zeros((3, DRAWS)))
 
 
 def test_a_timer_prices_with_the_mean_and_says_what_it_extrapolates() -> None:
