@@ -130,7 +130,8 @@ class GaussianProcess:
     noise: float
 
     def _scaled(self, inputs: Floats) -> Floats:
-        found: Floats = (np.clip(inputs, self.lo, self.hi) - self.middle) / (self.scale * self.lengths)
+        inside = np.minimum(np.maximum(inputs, self.lo), self.hi)
+        found: Floats = (inside - self.middle) / (self.scale * self.lengths)
         return found
 
     @cached_property
