@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -312,10 +312,9 @@ def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tup
 
 def _text(call: LayerCall) -> str:
     """One short text for equal calls, the same in every process."""
-    layer = call.layer
-    return f"{layer.kind}/{call.phase}/{call.samples}/{tuple(getattr(layer, name) for name in _names(type(layer)))}"
+    return f"{call.layer.kind}/{call.phase}/{call.samples}/{_values(call.layer)}"
 
 
-@lru_cache(maxsize=64)
-def _names(kind: type[Layer]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+@lru_cache(maxsize=4096)
+def _values(layer: Layer) -> str:
+    return str(layer.values)

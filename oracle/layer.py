@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from oracle.errors import BadInput, OutOfRange
@@ -67,11 +67,16 @@ class Layer(ABC):
 
     @cached_property
     def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+        return hash(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: texts have other hashes in another process."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(zip(_field_names(type(self)), self.values, strict=True))
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The fields in their order: what makes two layers of a kind equal."""
+        return tuple(getattr(self, name) for name in _field_names(type(self)))
 
     @property
     @abstractmethod
@@ -137,7 +142,12 @@ class Layer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `layer_from_dict` reads them back."""
         # Fields are numbers, texts and tuples of them: nothing to copy deep, which took most of an import of kernels.
-        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
+        return {"kind": self.kind, **self.__getstate__()}
+
+
+@cache
+def _field_names(kind: type[Layer]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def own_params(weight: Shape, out: int, layer: Any) -> tuple[Shape, ...]:

@@ -163,7 +163,7 @@ class _Step:
         names = (*(node.inputs if kept.operands else ()), *((node.name,) if kept.result else ()))
         return [self.storage[name] for name in names]
 
-    def moment(self) -> Moment:
+    def moment(self, fresh_gradient_bytes: float = 0.0) -> Moment:
         """What is alive now."""
         return Moment(
             self.activation_sample_bytes,
@@ -171,6 +171,7 @@ class _Step:
             self.activation_bytes,
             self.cast_bytes,
             self.gradient_bytes,
+            fresh_gradient_bytes=fresh_gradient_bytes,
         )
 
     def forward(self, layer: Placed, *, keeping: bool) -> None:
@@ -227,7 +228,7 @@ class _Step:
             made = self._operand_gradients(layer, arrived[0])
             working = kept.backward_sample_bytes * layer.scale
             self.transient_sample_bytes += working
-            self.moments.append(self.moment()._replace(fresh_gradient_bytes=fresh_bytes))
+            self.moments.append(self.moment(fresh_bytes))
             self.transient_sample_bytes -= working
             self._drop(arrived[0])
         self._keep(layer, kept, -1)
