@@ -118,11 +118,11 @@ def _alignment_class(axis: Floats) -> Floats:
 
 
 def _checked(axes: Mapping[str, ArrayLike]) -> dict[str, Floats]:
-    found = dict(zip(axes, np.array(np.broadcast_arrays(*axes.values()), dtype=float), strict=True))
-    for name, axis in found.items():
-        if not (np.isfinite(axis) & (axis >= 1)).all():
+    table = np.array(np.broadcast_arrays(*axes.values()), dtype=float)
+    for name, good in zip(axes, (np.isfinite(table) & (table >= 1)).all(axis=1).tolist(), strict=True):
+        if not good:
             raise BadInput(f"{name} of a kernel must be whole numbers from 1")
-    return found
+    return dict(zip(axes, table, strict=True))
 
 
 def matrix_products(axes: Mapping[str, ArrayLike], item_bytes: float, processor: Processor) -> Quantities:
