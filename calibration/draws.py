@@ -10,6 +10,8 @@ eighth of its width for no reason.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,7 +24,10 @@ def _number(text: str) -> int:
 
 def standard_rows(text: str, rows: int) -> Floats:
     """Standard normal rows of mean 0 and variance 1, shape (rows, DRAWS), decided by the text alone."""
-    values = np.random.default_rng(_number(text)).standard_normal((rows, DRAWS))
+    return _standardised(np.random.default_rng(_number(text)).standard_normal((rows, DRAWS)))
+
+
+def _standardised(values: Floats) -> Floats:
     values -= values.mean(axis=1, keepdims=True)
     values /= values.std(axis=1, keepdims=True)
     return values
@@ -39,14 +44,14 @@ BANK_ROWS = 2048
 """Two texts share a row, and what they belong to is then held for correlated, once in so many pairs."""
 
 
-def bank() -> Floats:
-    """Many standard rows at once, shape (BANK_ROWS, DRAWS): a hundred times cheaper than a generator for each text."""
-    return standard_rows("bank", BANK_ROWS)
+@lru_cache(maxsize=1)
+def _bank() -> Floats:
+    return np.random.default_rng(_number("bank")).standard_normal((BANK_ROWS, DRAWS))
 
 
-def pick(text: str) -> int:
-    """The row of the bank that belongs to a text."""
-    return _number(text) % BANK_ROWS
+def bank_rows(texts: Iterable[str]) -> Floats:
+    """A standard row of each of n texts, shape (n, DRAWS): a hundred times cheaper than a generator for each text."""
+    return _standardised(_bank()[[_number(text) % BANK_ROWS for text in texts]])
 
 
 def unit_mean_factors(log_values: Floats) -> Floats:

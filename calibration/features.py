@@ -144,12 +144,12 @@ def features(calls: Sequence[LayerCall], execution: Execution) -> Floats:
     >>> features([LayerCall(Linear(4, 2, bias=False), Phase.FORWARD, 3)], Execution()).tolist()
     [[1.0, 48.0, 104.0, 0.0]]
     """
-    rows = np.empty((len(calls), len(QUANTITIES)))
-    for row, call in zip(rows, calls, strict=True):
+    rows = []
+    for call in calls:
         work = call.layer.work(call.phase, call.samples, execution)
         update = call.phase is Phase.UPDATE
-        row[:] = len(call.layer.param_shapes) if update else 1, work.flop, work.bytes, update
-    return rows
+        rows.append((len(call.layer.param_shapes) if update else 1, work.flop, work.bytes, update))
+    return np.array(rows, dtype=np.float64).reshape(-1, len(QUANTITIES))
 
 
 def coefficients(constants: Sequence[Constant]) -> tuple[Floats, Floats]:

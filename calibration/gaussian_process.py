@@ -17,12 +17,15 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oracle.estimate import DRAWS, Floats
 
 _FEATURES = 128
 _JITTER = 1e-6
-_SMALL = 32
+_STRIP = 64
+"""Rows of a covariance that are computed at once."""
+
 _MOST_ROWS = 512
 """Rows of noise that are drawn; a larger family uses them again."""
 
@@ -32,36 +35,63 @@ def matern(left: Floats, right: Floats, variance: float) -> Floats:
     squares = (left * left).sum(axis=1)[:, None] + (right * right).sum(axis=1) - 2 * left @ right.T
     distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
     distance *= 5**0.5
-    found = distance * distance
-    found /= 3
-    found += distance
+    found = distance / 3
+    found += 1
+    found *= distance
     found += 1
     found *= np.exp(np.negative(distance, out=distance), out=distance)
     found *= variance
     return np.asarray(found)
 
 
-def inverse_of_lower(factor: Floats) -> Floats:
-    """The inverse of a lower triangular matrix, shape (n, n).
-
-    By halves, since NumPy solves triangular systems as if they were full: five times the time at 200 rows.
-
-    >>> inverse_of_lower(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
-    [[0.5, 0.0], [-0.125, 0.25]]
-    """
-    count = len(factor)
-    if count <= _SMALL:
-        return np.asarray(np.tril(np.linalg.inv(factor)))
-    half = count // 2
-    upper, lower = inverse_of_lower(factor[:half, :half]), inverse_of_lower(factor[half:, half:])
-    found = np.zeros_like(factor)
-    found[:half, :half], found[half:, half:] = upper, lower
-    found[half:, :half] = -lower @ (factor[half:, :half] @ upper)
+def matern_of(inputs: Floats, variance: float) -> Floats:
+    """`matern` of inputs with themselves, strip by strip: a strip stays in the cache, and half of all is computed."""
+    count = len(inputs)
+    found = np.empty((count, count))
+    for begin in range(0, count, _STRIP):
+        end = min(begin + _STRIP, count)
+        strip = matern(inputs[begin:end], inputs[:end], variance)
+        found[begin:end, :end] = strip
+        found[:begin, begin:end] = strip[:, :begin].T
     return found
 
 
+class Solver:
+    """Solves systems with one symmetric matrix.
+
+    The first question is answered by itself, at a third of the time that the inverse takes; who asks again may ask
+    often, and gets the inverse.
+
+    Args:
+        matrix: shape (n, n).
+
+    >>> solver = Solver(np.array([[4.0, 2.0], [2.0, 3.0]]))
+    >>> [solver.solve(np.array([[8.0], [8.0]])).round(12).tolist() for _ in range(2)]
+    [[[1.0], [2.0]], [[1.0], [2.0]]]
+    """
+
+    def __init__(self, matrix: Floats) -> None:
+        self._matrix = matrix
+        self._asked = False
+
+    @cached_property
+    def _inverse(self) -> Floats:
+        return np.asarray(np.linalg.inv(self._matrix))
+
+    def solve(self, right: Floats) -> Floats:
+        """X of matrix X = right, both of shape (n, m)."""
+        if self._asked:
+            return np.asarray(self._inverse @ right)
+        self._asked = True
+        return np.asarray(np.linalg.solve(self._matrix, right))
+
+
+_Singles = NDArray[np.float32]
+"""Draws need few digits, and NumPy's cosines of float32 take an eighth of the time."""
+
+
 @lru_cache(maxsize=1)
-def _random_functions() -> tuple[Floats, Floats, Floats, Floats]:
+def _random_functions() -> tuple[_Singles, _Singles, _Singles, Floats]:
     """Frequencies (inputs, features), phases (features,), weights (features, DRAWS) and noise (kernels, DRAWS).
 
     There are more rows than one process needs, so that each can take another part of them.
@@ -73,7 +103,8 @@ def _random_functions() -> tuple[Floats, Floats, Floats, Floats]:
     weights = rng.standard_normal((2 * _FEATURES, DRAWS))
     weights -= weights.mean(axis=1, keepdims=True)
     weights /= weights.std(axis=1, keepdims=True)
-    return frequencies, phases, weights, rng.standard_normal((_MOST_ROWS, DRAWS))
+    noise = rng.standard_normal((_MOST_ROWS, DRAWS))
+    return frequencies.astype(np.float32), phases.astype(np.float32), weights.astype(np.float32), noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +130,8 @@ class GaussianProcess:
     noise: float
 
     def _scaled(self, inputs: Floats) -> Floats:
-        found: Floats = (np.clip(inputs, self.lo, self.hi) - self.middle) / (self.scale * self.lengths)
+        inside = np.minimum(np.maximum(inputs, self.lo), self.hi)
+        found: Floats = (inside - self.middle) / (self.scale * self.lengths)
         return found
 
     @cached_property
@@ -107,47 +139,55 @@ class GaussianProcess:
         return self._scaled(self.inputs)
 
     @cached_property
-    def _inverse_factor(self) -> Floats:
-        """Inverse of the lower Cholesky factor of the covariance of the calibrated kernels, shape (n, n)."""
-        covariance = matern(self._known, self._known, self.variance)
-        covariance[np.diag_indices_from(covariance)] = self.variance * (1 + _JITTER) + self.noise
-        return inverse_of_lower(np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
-
-    @cached_property
-    def _weights(self) -> Floats:
-        found: Floats = self._inverse_factor.T @ (self._inverse_factor @ self.targets)
-        return found
+    def _solver(self) -> Solver:
+        """Of the covariance of what was measured of the calibrated kernels."""
+        covariance = matern_of(self._known, self.variance)
+        np.fill_diagonal(covariance, self.variance * (1 + _JITTER) + self.noise)
+        return Solver(covariance)
 
     def predict(self, inputs: Floats) -> tuple[Floats, Floats]:
         """Median residual and its standard deviation with the noise, both of shape (m,), for inputs (m, d)."""
-        return self._predicted(matern(self._scaled(inputs), self._known, self.variance))
+        return self._predicted(self._scaled(inputs))[:2]
 
-    def _predicted(self, covariance: Floats) -> tuple[Floats, Floats]:
-        """The same from the covariance of the inputs with the calibrated kernels, shape (m, n)."""
-        explained = covariance @ self._inverse_factor.T
-        left = np.maximum(self.variance - np.einsum("ij,ij->i", explained, explained), 0.0)
-        return self.centre + covariance @ self._weights, np.sqrt(left + self.noise)
+    def _predicted(self, scaled: Floats) -> tuple[Floats, Floats, Floats]:
+        """The same for scaled inputs, and the shares that the calibrated kernels have in them, shape (n, m)."""
+        covariance = matern(self._known, scaled, self.variance)
+        shares = self._solver.solve(covariance)
+        left = np.maximum(self.variance - np.einsum("ij,ij->j", covariance, shares), 0.0)
+        return self.centre + self.targets @ shares, np.sqrt(left + self.noise), shares
 
     @cached_property
-    def _paths(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Frequencies, phases and weights of the prior samples, and the correction that the data make of them."""
-        spectrum, phases, weights, noise = _random_functions()
-        # Another turn for every process: the errors of two families have nothing to do with one another.
-        turn = int(np.abs(self.targets).sum() * 1e6) % _FEATURES
-        frequencies = spectrum[turn : turn + len(self.lengths)]
-        weights = weights[turn : turn + _FEATURES] * np.sqrt(2 * self.variance / _FEATURES)
-        own = np.resize(noise[turn:], (len(self.targets), DRAWS))
-        prior = np.cos(self._known @ frequencies + phases) @ weights
-        observed = prior + np.sqrt(self.noise) * own
-        return frequencies, phases, weights, self._inverse_factor.T @ (self._inverse_factor @ observed)
+    def _prior(self) -> tuple[_Singles, _Singles, _Singles]:
+        """Frequencies, phases and weights of the prior samples."""
+        spectrum, phases, weights, _ = _random_functions()
+        begin = self._turn
+        scaled = weights[begin : begin + _FEATURES] * np.float32(np.sqrt(2 * self.variance / _FEATURES))
+        return spectrum[begin : begin + len(self.lengths)], phases, scaled
+
+    @cached_property
+    def _turn(self) -> int:
+        """Another part of the random numbers for every process: the errors of two families are independent."""
+        return int(np.abs(self.targets).sum() * 1e6) % _FEATURES
+
+    def _prior_draws(self, scaled: Floats) -> _Singles:
+        """The prior samples at scaled inputs (m, d), shape (m, DRAWS)."""
+        frequencies, phases, weights = self._prior
+        waves = scaled.astype(np.float32) @ frequencies
+        waves += phases
+        return np.asarray(np.cos(waves, out=waves) @ weights)
+
+    @cached_property
+    def _observed(self) -> Floats:
+        """What the prior samples would have been measured as, shape (n, DRAWS)."""
+        rows = np.arange(self._turn, self._turn + len(self.targets))
+        noise = _random_functions()[3].take(rows, axis=0, mode="wrap")
+        return np.asarray(self._prior_draws(self._known) + np.sqrt(self.noise) * noise)
 
     def predict_with_draws(self, inputs: Floats) -> tuple[Floats, Floats, Floats]:
         """As `predict`, and draws of the median's error without the noise, (m, DRAWS), the same for equal inputs."""
-        frequencies, phases, weights, correction = self._paths
         scaled = self._scaled(inputs)
-        covariance = matern(scaled, self._known, self.variance)
-        prior = np.cos(scaled @ frequencies + phases) @ weights
-        return *self._predicted(covariance), prior - covariance @ correction
+        middle, sd, shares = self._predicted(scaled)
+        return middle, sd, self._prior_draws(scaled) - shares.T @ self._observed
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays; `from_arrays` reads them back."""
@@ -158,7 +198,7 @@ class GaussianProcess:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> GaussianProcess:
         """Read `to_arrays` back; the inputs are exact in float32 because the fit rounds them."""
-        centre, variance, noise = (float(number) for number in arrays["numbers"])
+        centre, variance, noise = arrays["numbers"].tolist()
         middle, scale, lo, hi, lengths = arrays["columns"]
         inputs = np.asarray(arrays["inputs"], dtype=np.float64)
         return cls(inputs, arrays["targets"], centre, middle, scale, lo, hi, lengths, variance, noise)

@@ -21,19 +21,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibration.draws import unit_mean_factors
 from calibration.gaussian_process import GaussianProcess
 from calibration.local_spread import LocalSpread, flat_spread
-from calibration.quantities import Quantities
+from calibration.quantities import Quantities, Rows
 from calibration.roofline import Roofline
 from calibration.trees import Trees
 from oracle.errors import BadInput
-from oracle.estimate import DRAWS, Floats
+from oracle.estimate import Floats
 
 EXTRAPOLATED_SPREAD = 2.0
 """By how much the interval is widened where a shape is flagged."""
@@ -45,6 +47,15 @@ _AXIS_MARGIN = 0.5
 _ROOFLINE_MARGIN = 0.35
 _SD_MARGIN = 1.25
 _LARGEST_CORRECTION = 0.3
+
+
+class _Part(NamedTuple):
+    """ln seconds of the roofline and of the median (n,), their sd (n,), and draws of the error (n, DRAWS) or None."""
+
+    roofline: Floats
+    logs: Floats
+    sd: Floats
+    error: Floats | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,31 +82,30 @@ class Branch:
         """What the other devices say of ln(seconds / roofline), shape (n,); zeros without a prior."""
         return np.zeros(len(kernels)) if self.prior is None else self.prior.predict(kernels.columns)
 
-    def predict(self, kernels: Quantities) -> tuple[Floats, Floats]:
-        """Logarithms of the median seconds and its sd, both of shape (n,)."""
-        logs = np.log(self.roofline.seconds(kernels)) + self.offset(kernels)
+    def predict(self, kernels: Quantities, own: Floats | None = None) -> _Part:
+        """What the branch says of n kernels.
+
+        Args:
+            kernels: n kernels.
+            own: standard normal draws of what each kernel does by itself, shape (n, DRAWS); None for no draws.
+        """
+        roofline = np.log(self.roofline.seconds(kernels))
+        logs = roofline if self.prior is None else roofline + self.prior.predict(kernels.columns)
         if self.process is None:
-            return logs, np.full(len(kernels), self.spread)
-        smooth, sd = self.process.predict(kernels.columns)
-        return logs + self._residual(kernels, smooth), sd
+            sd = np.full(len(kernels), self.spread)
+            return _Part(roofline, logs, sd, None if own is None else self.spread * own)
+        if own is None:
+            smooth, sd = self.process.predict(kernels.columns)
+            return _Part(roofline, logs + self._residual(kernels, smooth), sd, None)
+        smooth, sd, shared = self.process.predict_with_draws(kernels.columns)
+        error = shared + math.sqrt(self.process.noise) * own
+        return _Part(roofline, logs + self._residual(kernels, smooth), sd, error)
 
     def _residual(self, kernels: Quantities, smooth: Floats) -> Floats:
         stepped = smooth if self.trees is None else self.trees.predict(kernels.columns)
         mixed = self.process_share * smooth + (1 - self.process_share) * stepped
-        return np.clip(mixed, -self.limit, self.limit)
-
-    def predict_with_draws(self, kernels: Quantities, own: Floats) -> tuple[Floats, Floats, Floats]:
-        """As `predict`, and draws of the error in ln seconds, shape (n, DRAWS).
-
-        Args:
-            kernels: n kernels.
-            own: standard normal draws of what each kernel does by itself, shape (n, DRAWS).
-        """
-        if self.process is None:
-            return *self.predict(kernels), self.spread * own
-        logs = np.log(self.roofline.seconds(kernels)) + self.offset(kernels)
-        smooth, sd, shared = self.process.predict_with_draws(kernels.columns)
-        return logs + self._residual(kernels, smooth), sd, shared + math.sqrt(self.process.noise) * own
+        found: Floats = np.minimum(np.maximum(mixed, -self.limit), self.limit)
+        return found
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays with dotted names."""
@@ -112,10 +122,10 @@ class Branch:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Branch:
         """Read `to_arrays` back."""
-        spread, limit, share = (float(number) for number in arrays["numbers"])
+        spread, limit, share = arrays["numbers"].tolist()
         process, trees, prior = (_below(arrays, name) for name in ("process", "trees", "prior"))
         return cls(
-            Roofline(*(float(number) for number in arrays["roofline"])),
+            Roofline(*arrays["roofline"].tolist()),
             spread,
             limit,
             share,
@@ -161,16 +171,23 @@ class Coverage:
             classes=np.array(seen, dtype=np.float64),
         )
 
-    def left(self, kernels: Quantities, roofline_s: Floats, sd: Floats) -> Any:
+    @cached_property
+    def _seen(self) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
+        """Columns and values of the classes, column by column, and where each column begins."""
+        columns = self.classes[:, 0].astype(np.intp)
+        order = np.argsort(columns, kind="stable")
+        return columns[order], self.classes[order, 1], np.flatnonzero(np.diff(columns[order], prepend=-1))
+
+    def left(self, kernels: Quantities, log_roofline: Floats, sd: Floats) -> Any:
         """Whether each kernel is an extrapolation, booleans of shape (n,)."""
-        logs = np.log(roofline_s)
-        outside = ((kernels.dims < self.lo - _AXIS_MARGIN) | (kernels.dims > self.hi + _AXIS_MARGIN)).any(axis=1)
+        dims, logs = kernels.dims, log_roofline
+        beyond = (dims < self.lo - _AXIS_MARGIN) | (dims > self.hi + _AXIS_MARGIN)
+        outside = np.logical_or.reduce(beyond, axis=1)
         outside |= (logs < self.roofline_lo - _ROOFLINE_MARGIN) | (logs > self.roofline_hi + _ROOFLINE_MARGIN)
         outside |= sd > _SD_MARGIN * self.largest_sd
-        for column in range(kernels.classes.shape[1]):
-            seen = self.classes[self.classes[:, 0] == column, 1]
-            outside |= ~np.isin(kernels.classes[:, column], seen)
-        return outside
+        columns, values, first = self._seen
+        seen = np.logical_or.reduceat(kernels.classes[:, columns] == values, first, axis=1)
+        return outside | ~np.logical_and.reduce(seen, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +204,12 @@ class KernelPrediction:
     log_sd: Floats
     extrapolated: Any
     z_scores: Floats
+
+    def take(self, rows: Rows) -> KernelPrediction:
+        """The predictions of some of the kernels."""
+        return replace(
+            self, median_s=self.median_s[rows], log_sd=self.log_sd[rows], extrapolated=self.extrapolated[rows]
+        )
 
     @property
     def mean_s(self) -> Floats:
@@ -236,8 +259,7 @@ class KernelModel:
         Raises:
             BadInput: the kernels have other columns than those of the fit.
         """
-        self._check(kernels)
-        return self._prediction(kernels, [branch.predict(kernels) for branch in self.branches])
+        return self._prediction(kernels, [branch.predict(kernels) for branch in self._branches_for(kernels)])
 
     def predict_with_draws(self, kernels: Quantities, own: Floats) -> tuple[KernelPrediction, Floats]:
         """Predict kernels, and draw their seconds with mean `mean_s`, shape (n, DRAWS).
@@ -252,29 +274,30 @@ class KernelModel:
         Raises:
             BadInput: the kernels have other columns than those of the fit.
         """
-        self._check(kernels)
-        parts = [branch.predict_with_draws(kernels, own) for branch in self.branches]
-        prediction = self._prediction(kernels, [(logs, sd) for logs, sd, _ in parts])
-        deviation = np.zeros((len(kernels), DRAWS))
-        for share, (_, _, drawn) in zip(self.shares, parts, strict=True):
-            deviation += share * drawn
-        inflation = math.sqrt(max(1.0, float(np.mean(self.z_scores**2))))
+        parts = [branch.predict(kernels, own) for branch in self._branches_for(kernels)]
+        prediction = self._prediction(kernels, parts)
+        deviation = self._blend([part.error for part in parts if part.error is not None])
+        inflation = math.sqrt(max(1.0, float(self.z_scores @ self.z_scores) / len(self.z_scores)))
         local = self.local_spread.factor(np.log(prediction.median_s))
         widened = np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation * local
         return prediction, prediction.mean_s[:, None] * unit_mean_factors(widened[:, None] * deviation)
 
-    def _check(self, kernels: Quantities) -> None:
+    def _branches_for(self, kernels: Quantities) -> tuple[Branch, ...]:
         if kernels.names != self.names:
             raise BadInput("these kernels have other quantities than those that the model was fitted on")
+        return self.branches
 
-    def _prediction(self, kernels: Quantities, parts: Sequence[tuple[Floats, Floats]]) -> KernelPrediction:
+    def _blend(self, parts: Sequence[Floats]) -> Floats:
+        """The weighted sum of what the branches say."""
+        return sum(
+            (share * part for share, part in zip(self.shares[1:], parts[1:], strict=True)), self.shares[0] * parts[0]
+        )
+
+    def _prediction(self, kernels: Quantities, parts: Sequence[_Part]) -> KernelPrediction:
         """Blend the branches' ln seconds and sd."""
-        logs, variance = np.zeros(len(kernels)), np.zeros(len(kernels))
-        for share, (part, sd) in zip(self.shares, parts, strict=True):
-            logs += share * part
-            variance += share * sd**2
-        sd = np.sqrt(variance)
-        outside = self.coverage.left(kernels, self.branches[0].roofline.seconds(kernels), sd)
+        logs = self._blend([part.logs for part in parts])
+        sd = np.sqrt(self._blend([part.sd**2 for part in parts]))
+        outside = self.coverage.left(kernels, parts[0].roofline, sd)
         spread = np.where(outside, EXTRAPOLATED_SPREAD, 1.0) * sd * self.local_spread.factor(logs)
         return KernelPrediction(np.exp(logs), spread, outside, self.z_scores)
 
@@ -304,23 +327,48 @@ class KernelModel:
         """Read `to_arrays` back.
 
         Raises:
-            BadInput: the canaries come out differently: the arrays were changed, or NumPy computes otherwise here.
+            BadInput: the canaries come out differently.
         """
-        names = tuple(str(name) for name in arrays["names"])
-        shares = tuple(float(share) for share in arrays["shares"])
-        if "branch1.process.numbers" in arrays and _INPUTS.format(1) not in arrays:
-            arrays = {**arrays, _INPUTS.format(1): arrays[_INPUTS.format(0)]}
-        branches = tuple(Branch.from_arrays(_below(arrays, f"branch{number}")) for number in range(len(shares)))
-        low, high, largest_sd = (float(number) for number in arrays["coverage.numbers"])
-        lo, hi = arrays["coverage.axes"]
-        coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
-        spread = LocalSpread(*arrays[_SPREAD]) if _SPREAD in arrays else flat_spread()
-        model = cls(branches, shares, coverage, arrays["z_scores"], names, spread)
-        canaries = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)
-        off = np.abs(np.log(model.predict(canaries).median_s) - arrays["canary.log_s"]).max(initial=0.0)
+        model, canaries = read_arrays(arrays)
+        canaries.check(model.predict(canaries.kernels))
+        return model
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """A few kernels, and ln of the median seconds that a model predicted of them when it was stored."""
+
+    kernels: Quantities
+    log_s: Floats
+
+    def check(self, prediction: KernelPrediction) -> None:
+        """Compare what the model that was read predicts of the canaries.
+
+        Raises:
+            BadInput: they come out differently: the arrays were changed, or NumPy computes otherwise here.
+        """
+        off = np.abs(np.log(prediction.median_s) - self.log_s).max(initial=0.0)
         if not off <= RELOAD_TOLERANCE:
             raise BadInput(f"a stored kernel model does not reproduce its canary predictions (off by {off:.1e} in ln)")
-        return model
+
+
+def read_arrays(arrays: Mapping[str, Any]) -> tuple[KernelModel, Canaries]:
+    """Read `KernelModel.to_arrays` back, without a look at the canaries.
+
+    Raises:
+        KeyError: an array is missing; ValueError: one has another shape.
+    """
+    names, shares = tuple(arrays["names"].tolist()), tuple(arrays["shares"].tolist())
+    if "branch1.process.numbers" in arrays and _INPUTS.format(1) not in arrays:
+        arrays = {**arrays, _INPUTS.format(1): arrays[_INPUTS.format(0)]}
+    branches = tuple(Branch.from_arrays(_below(arrays, f"branch{number}")) for number in range(len(shares)))
+    low, high, largest_sd = arrays["coverage.numbers"].tolist()
+    lo, hi = arrays["coverage.axes"]
+    coverage = Coverage(lo, hi, low, high, largest_sd, arrays["coverage.classes"])
+    kernels = Quantities(**{key: arrays[f"canary.{key}"] for key in _KERNEL_ARRAYS}, names=names)
+    spread = LocalSpread(*arrays[_SPREAD]) if _SPREAD in arrays else flat_spread()
+    model = KernelModel(branches, shares, coverage, arrays["z_scores"], names, spread)
+    return model, Canaries(kernels, arrays["canary.log_s"])
 
 
 _SPREAD = "local_spread"

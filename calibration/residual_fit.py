@@ -16,7 +16,7 @@ from sklearn import config_context
 from sklearn.ensemble import GradientBoostingRegressor
 
 from calibration.gaussian_process import GaussianProcess
-from calibration.trees import Trees
+from calibration.trees import LEAVES, Trees
 from oracle.estimate import Floats
 
 LARGEST_LOG_RESIDUAL = 1.5
@@ -29,7 +29,6 @@ _MOST_KEPT = 350
 _LEAST_SCALE = 0.15
 _CLAMP = 0.25
 _TREES = 150
-_LEAVES = 8
 _RATE = 0.1
 _MIN_LEAF = 5
 
@@ -115,7 +114,7 @@ def fit_trees(inputs: Floats, residuals: Floats, weights: Floats | None = None) 
     model = GradientBoostingRegressor(
         learning_rate=_RATE,
         n_estimators=_TREES,
-        max_leaf_nodes=_LEAVES,
+        max_leaf_nodes=LEAVES,
         max_depth=None,
         min_samples_leaf=min(_MIN_LEAF, max(1, len(residuals) // 4)),
         max_features=1 / 3,
@@ -135,5 +134,4 @@ def fit_trees(inputs: Floats, residuals: Floats, weights: Floats | None = None) 
         left[row, nodes] = np.where(inner, tree.children_left, itself[row, nodes])
         right[row, nodes] = np.where(inner, tree.children_right, itself[row, nodes])
         cut[row, nodes] = np.where(inner, tree.threshold, _RATE * tree.value[:, 0, 0])
-    depth = max(tree.max_depth for tree in grown)
-    return Trees(feature, left, right, as_stored(cut), depth, float(model.init_.constant_[0, 0]))
+    return Trees.of_nodes(np.stack([left, right]), feature, cut.astype(np.float32), float(model.init_.constant_[0, 0]))

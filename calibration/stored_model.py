@@ -17,24 +17,28 @@ The constants are the roofline of the device's own fit; a constant that is absen
     branchN.process.*           Gaussian process: inputs, targets, numbers (centre, variance, noise), columns (middle,
                                 scale, lowest, highest, length of every input); branch 1 without inputs has those
                                 of branch 0
-    branchN.trees.*, .prior.*   boosted trees: nodes (feature, left, right), cut (threshold, or value of a leaf),
-                                numbers (depth, base)
+    branchN.trees.*, .prior.*   boosted trees: conditions (feature, leaves that are possible below and above, bit by
+                                bit), cut (of every condition), leaves (their values), numbers (base)
 
-Reading evaluates the canaries; a model that says something else of them than when it was fitted is refused.
+Trees of older stores have nodes (feature, left, right), cut (threshold, or value of a leaf) and numbers (depth, base).
+
+A model that says something else of its canaries than when it was fitted is refused. They are evaluated together with
+the first kernels that it is asked for: so few kernels cost what the calls of NumPy cost, and not twice as much with the
+canaries among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.kernel_model import KernelModel
-from calibration.quantities import Processor, Quantities
+from calibration.kernel_model import Canaries, KernelModel, KernelPrediction, read_arrays
+from calibration.quantities import Processor, Quantities, join
 from calibration.roofline import Roofline
 from oracle.constants import Constant, KernelFit
 from oracle.errors import BadInput
+from oracle.estimate import DRAWS, Floats
 from oracle.stored_array import StoredArray
 
 CANARIES = 5
@@ -44,12 +48,56 @@ _OWN_ROOFLINE = "branch0.roofline"
 _PROCESSOR = "processor"
 
 
-@dataclass(frozen=True, eq=False)
 class StoredModel:
-    """A model, and the processor that the quantities of its kernels are computed for."""
+    """A model that was stored; it says nothing before it has reproduced its canaries.
 
-    model: KernelModel
-    processor: Processor
+    Args:
+        name: of the kernel family, for errors.
+        model: as it was read.
+        canaries: of the model.
+        processor: that the quantities of its kernels are computed for.
+    """
+
+    def __init__(self, name: str, model: KernelModel, canaries: Canaries, processor: Processor) -> None:
+        self.processor = processor
+        self.canaries = canaries
+        self._name, self._model, self._checked = name, model, False
+
+    @property
+    def model(self) -> KernelModel:
+        """The model.
+
+        Raises:
+            BadInput: the canaries come out differently.
+        """
+        if not self._checked:
+            nothing = self.canaries.kernels.take(slice(0))
+            self.predict_with_draws(nothing, np.zeros((0, DRAWS)))
+        return self._model
+
+    def predict_with_draws(self, kernels: Quantities, own: Floats) -> tuple[KernelPrediction, Floats]:
+        """See `KernelModel.predict_with_draws`.
+
+        Raises:
+            BadInput: the canaries come out differently, or the kernels have other columns than those of the fit.
+        """
+        if self._checked:
+            return self._model.predict_with_draws(kernels, own)
+        count = len(kernels)
+        asked = join([kernels, self.canaries.kernels])
+        blank = np.zeros((len(asked) - count, DRAWS))
+        try:
+            prediction, draws = self._model.predict_with_draws(asked, np.concatenate([own, blank]))
+            self.canaries.check(prediction.take(slice(count, None)))
+        except (ValueError, IndexError, BadInput) as error:
+            raise _unusable(self._name, error) from None
+        self._checked = True
+        return prediction.take(slice(count)), draws[:count]
+
+
+def _unusable(name: str, error: Exception) -> BadInput:
+    what = f"array {error} is missing" if isinstance(error, KeyError) else str(error)
+    return BadInput(f"the model of {name} cannot be used: {what}")
 
 
 def roofline_of(constants: Iterable[Constant]) -> Roofline:
@@ -81,13 +129,13 @@ def read_model(fit: KernelFit) -> StoredModel:
     """The model of a fit that has arrays.
 
     Raises:
-        BadInput: an array is missing or damaged, or the canaries come out differently.
+        BadInput: an array is missing or damaged.
     """
+    name = ".".join(fit.key)
     try:
         arrays = {array.name: array.read() for array in fit.arrays}
         units, cache_bytes = arrays.pop(_PROCESSOR)
         arrays[_OWN_ROOFLINE] = np.array(roofline_of(fit.constants).values)
-        return StoredModel(KernelModel.from_arrays(arrays), Processor(int(units), float(cache_bytes)))
+        return StoredModel(name, *read_arrays(arrays), Processor(int(units), float(cache_bytes)))
     except (KeyError, ValueError, TypeError, IndexError, BadInput) as error:
-        what = f"array {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise BadInput(f"the model of {'.'.join(fit.key)} cannot be used: {what}") from None
+        raise _unusable(name, error) from None

@@ -15,52 +15,37 @@ two calibrations of one device share the residuals of its shapes; the noise of m
 one calibration, under whatever name it is stored.
 
 A layer that was measured at another number of samples is priced by its family's fit times the factor by which its own
-measurements differ from that fit (the geometric mean, where it was measured at several). The factor belongs to the
-layer: how well its algorithm suits its channels and windows, and, where it was timed inside a step, what the step does
-to it. The fit then only has to say how time grows with the samples, so that its constants' errors and the shape's own
-residual cancel; what is left is a spread that grows with the logarithm of the distance. A family of which nothing but
+measurements differ from that fit (`calibration.measured_shapes`). A family of which nothing but
 single shapes is known (a fit found no constant that the measurements identify) is priced by the nearest of them, as an
 extrapolation with a wide interval.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calibration.call_quantities import call_quantities
-from calibration.draws import bank, pick, unit_mean_factors
+from calibration.draws import bank_rows, unit_mean_factors
 from calibration.enqueue import HostClock
-from calibration.features import canonical, coefficients, family, features, quantities, seconds, stand_ins
-from calibration.fresh_pages import fresh_bytes, fresh_curve, without_pages
-from calibration.stored_model import StoredModel, read_model
+from calibration.family_prices import FamilyPrices, joined
+from calibration.features import canonical, family, features, seconds, stand_ins
+from calibration.fresh_pages import fresh_bytes, fresh_curve
+from calibration.measured_shapes import MeasuredShapes, anchors, own_factors
 from oracle.constants import FRESH_PAGES, STEP, Calibration, KernelFit, MeasuredShape
 from oracle.errors import NotCalibrated
-from oracle.estimate import Floats, Ints
+from oracle.estimate import DRAWS, Floats, Ints
 from oracle.execution import Execution
 from oracle.identity import Same
 from oracle.layer import Layer, Phase
 from oracle.pricing import Curves, LayerCall, Method, Prices
 
-MARGIN = 1.5
-"""How far outside the measured range of work a shape still counts as inside it, as a factor."""
-
-EXTRAPOLATED_SPREAD = 2.0
-"""By how much the residual of a family is widened outside the range that was measured."""
-
-
-ANCHORED_SD = 0.06
-"""Spread of ln(seconds) of a price that rests on the same layer's measurement at e times the samples, or at 1/e."""
-
 NEAREST_SD = 0.5
 """Spread of ln(seconds) of a price that is a measured shape's time in proportion to the work."""
-
 
 MOST_KNOTS = 64
 """Numbers of samples of one call that are priced by a roofline: between them, evenly in the logarithm, waves come and
@@ -70,8 +55,7 @@ NO_FACTOR = (1.0, np.ones(1))
 """What a kernel takes inside a step over what it takes alone, where no canary steps say it: middle and draws."""
 
 
-@dataclass(frozen=True)
-class _Price:
+class _Price(NamedTuple):
     middle_s: float
     draws_s: Floats
     method: Method
@@ -86,15 +70,6 @@ class _Line:
     measured: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """What a fit says of n calls: middles (n,), draws (n, DRAWS), and which lie inside what was measured."""
-
-    middle_s: Floats
-    draws_s: Floats
-    inside: NDArray[np.bool_]
-
-
 class CalibratedTimer:
     """Prices layer calls on the calibrated device under one execution.
 
@@ -106,23 +81,15 @@ class CalibratedTimer:
     def __init__(self, calibration: Calibration, execution: Execution) -> None:
         self.calibration = calibration
         self.execution = execution
-        fits = {(fit.family, fit.phase): fit for fit in calibration.fits if self._same_key(fit)}
+        keys = {phase: self._key(phase) for phase in Phase}
+        fits = {(fit.family, fit.phase): fit for fit in calibration.fits if fit.execution == keys[fit.phase]}
         self._fits = {key: fit for key, fit in fits.items() if fit.family not in (STEP, FRESH_PAGES)}
         self._pages = {fit.execution: fit for fit in fits.values() if fit.family == FRESH_PAGES}
         factors = {phase: fit.constants[0] for (name, phase), fit in fits.items() if name == STEP}
         self._in_step = {phase: (factor.value, np.array(factor.draws)) for phase, factor in factors.items()}
-        self._values = {key: coefficients(fit.constants)[0] for key, fit in self._fits.items() if not fit.arrays}
-        self._shapes = {
-            canonical(LayerCall(shape.layer, shape.phase, shape.samples)): shape
-            for shape in calibration.shapes
-            if self._same_key(shape)
-        }
-        self._models: dict[tuple[str, Phase, str], StoredModel] = {}
-        self._measured = defaultdict[tuple[Layer, Phase], list[tuple[int, float]]](list)
-        for call, shape in self._shapes.items():
-            self._measured[call.layer, call.phase].append((call.samples, without_pages(shape, self._pages).seconds))
-        self._counts = sorted({call.samples for call in self._shapes})
-        self._bank = bank()
+        self._prices = FamilyPrices(execution)
+        same = [shape for shape in calibration.shapes if shape.execution == keys[shape.phase]]
+        self._shapes = MeasuredShapes(same, self._pages)
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
         self._known: dict[LayerCall, _Price] = {}
@@ -140,10 +107,7 @@ class CalibratedTimer:
 
     def _rows(self, owner: str, texts: Iterable[str]) -> Floats:
         """Standard normal draws of each text, which belong to an owner: a calibration or a device."""
-        return self._bank[[pick(f"{owner}/{text}") for text in texts]]
-
-    def _same_key(self, known: KernelFit | MeasuredShape) -> bool:
-        return known.execution == self._key(known.phase)
+        return bank_rows(f"{owner}/{text}" for text in texts)
 
     def _key(self, phase: Phase) -> str:
         return self.execution.update_key if phase is Phase.UPDATE else self.execution.kernel_key
@@ -175,7 +139,7 @@ class CalibratedTimer:
         keys = [(call.layer, call.phase) for call in calls]
         self._learn_lines([LayerCall(*key, 1) for key in dict.fromkeys(keys) if key not in self._lines])
         known = [self._lines[key] for key in keys]
-        places = {n: range(*np.searchsorted(samples, (n, n + 1)).tolist()) for n in self._counts}
+        places = {n: range(*np.searchsorted(samples, (n, n + 1)).tolist()) for n in self._shapes.samples}
         apart: list[tuple[int, int, float]] = []
         for row, (call, line) in enumerate(zip(calls, known, strict=True)):
             if line is None:
@@ -207,7 +171,7 @@ class CalibratedTimer:
         knots = samples
         if len(samples) > MOST_KNOTS:
             spread = np.searchsorted(samples, np.geomspace(samples[0], samples[-1], MOST_KNOTS))
-            measured = [n for n, _ in self._measured.get((call.layer, call.phase), ())]
+            measured = [n for n, _ in self._shapes.own(call)]
             knots = np.union1d(samples[np.minimum(spread, len(samples) - 1)], np.intersect1d(samples, measured))
         middle_s = self.price([replace(call, samples=n) for n in knots.tolist()]).middle_s
         found: list[float] = np.exp(np.interp(np.log(samples), np.log(knots), np.log(middle_s))).tolist()
@@ -219,107 +183,83 @@ class CalibratedTimer:
         updates = [call for call in calls if call.phase is Phase.UPDATE]
         update_s = dict(zip(updates, self.price(updates).middle_s.tolist(), strict=True))
         for call, one, two in zip(calls, first, second, strict=True):
-            key = (self._family_for(call), call.phase)
+            name = family(call.layer, call.phase)
+            fit = self._fit_for(name, call.phase)
             line = None
             if call in update_s:
                 line = _Line(update_s[call], 0.0)
-            elif key in self._values:
-                one_s, two_s = seconds(np.array([one, two]), self._values[key]).tolist()
-                if self._own(call):
-                    blank = np.zeros((1, self._bank.shape[1]))
-                    factor = float(self._own_factors(self._fits[key], [call], blank)[0][0])
+            elif fit is None:
+                self._alike(name, call.phase)
+            elif not fit.arrays:
+                one_s, two_s = seconds(np.array([one, two]), self._prices.seconds_per_unit(fit)[0]).tolist()
+                own, (times, _) = self._shapes.own(call), self._in_step.get(call.phase, NO_FACTOR)
+                if own:
+                    near = self._prices.of(fit, name, anchors([call], [own]), np.zeros((len(own), DRAWS)))
+                    factor = float(own_factors([call], [own], near, np.zeros((1, DRAWS)))[0][0])
                     one_s, two_s = factor * one_s, factor * two_s
-                times, _ = self._in_step.get(call.phase, NO_FACTOR)
-                own = tuple((n, times * own_s) for n, own_s in self._own(call))
-                line = _Line(times * (2 * one_s - two_s), times * (two_s - one_s), own)
+                points = tuple((n, times * own_s) for n, own_s in own)
+                line = _Line(times * (2 * one_s - two_s), times * (two_s - one_s), points)
             self._lines[call.layer, call.phase] = line
 
     def _learn(self, calls: Iterable[LayerCall]) -> None:
-        by_fit: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)
-        measured: list[LayerCall] = []
+        groups: dict[tuple[str, Phase], list[LayerCall]] = defaultdict(list)
+        measured: dict[LayerCall, MeasuredShape] = {}
         for call in calls:
-            if call in self._shapes:
-                measured.append(call)
+            shape = self._shapes.find(call)
+            if shape is not None:
+                measured[call] = shape
             else:
-                by_fit[(self._family_for(call), call.phase)].append(call)
+                groups[family(call.layer, call.phase), call.phase].append(call)
         if measured:
             self._look_up(measured)
-        for (name, phase), members in by_fit.items():
-            fit = self._fits.get((name, phase))
-            if fit is not None:
-                self._compute(fit, members)
+        fitted: list[tuple[KernelFit, str, list[LayerCall]]] = []
+        for (name, phase), members in groups.items():
+            fit = self._fit_for(name, phase)
+            if fit is None:
+                self._scale_nearest(self._alike(name, phase), members)
             else:
-                self._scale_nearest([shape for shape in self._shapes.values() if _is_of(shape, name, phase)], members)
+                fitted.append((fit, name, members))
+        if fitted:
+            self._compute(fitted)
 
-    def _look_up(self, calls: Sequence[LayerCall]) -> None:
-        shapes = [self._shapes[call] for call in calls]
-        middle = np.array([shape.seconds for shape in shapes])
-        spread = np.array([shape.log_sd for shape in shapes])
-        rows = self._rows(self._once, map(_text, calls))
-        self._keep(calls, middle, middle[:, None] * unit_mean_factors(spread[:, None] * rows), Method.MEASURED)
+    def _look_up(self, shapes: Mapping[LayerCall, MeasuredShape]) -> None:
+        middle = np.array([shape.seconds for shape in shapes.values()])
+        spread = np.array([shape.log_sd for shape in shapes.values()])
+        rows = self._rows(self._once, map(_text, shapes))
+        draws = middle[:, None] * unit_mean_factors(spread[:, None] * rows)
+        self._keep(list(shapes), middle, draws, [Method.MEASURED] * len(shapes))
 
-    def _compute(self, fit: KernelFit, calls: Sequence[LayerCall]) -> None:
-        """Price calls by a fit, and by their layers' own measurements at other numbers of samples."""
+    def _compute(self, groups: Sequence[tuple[KernelFit, str, list[LayerCall]]]) -> None:
+        """Price calls by fits, and by their layers' own measurements at other numbers of samples.
+
+        A fit is asked once for its calls and for those measurements: the answer takes its time, however short it is.
+
+        Args:
+            groups: a fit, the family of the calls that it prices, and those calls.
+        """
+        calls = [call for *_, members in groups for call in members]
         rows = self._rows(self.calibration.device, map(_text, calls))
-        fitted = self._fitted(fit, calls, rows)
-        middle, draws = fitted.middle_s, fitted.draws_s
-        owned = [index for index, call in enumerate(calls) if call.phase is not Phase.UPDATE and self._own(call)]
+        own = [() if call.phase is Phase.UPDATE else self._shapes.own(call) for call in calls]
+        asked, measured, first = [], [], 0
+        for fit, name, members in groups:
+            these = slice(first, first + len(members))
+            every = np.concatenate([rows[these], np.repeat(rows[these], list(map(len, own[these])), axis=0)])
+            fitted = self._prices.of(fit, name, [*members, *anchors(members, own[these])], every)
+            asked.append(fitted.take(slice(len(members))))
+            measured.append(fitted.take(slice(len(members), None)))
+            first = these.stop
+        found = joined(asked)
+        middle, draws = found.middle_s, found.draws_s
+        owned = [index for index, each in enumerate(own) if each]
         if owned:
-            own, own_draws = self._own_factors(fit, [calls[index] for index in owned], rows[owned])
-            middle[owned], draws[owned] = middle[owned] * own, draws[owned] * own_draws
+            its_calls, its_own = [calls[index] for index in owned], [own[index] for index in owned]
+            factors = own_factors(its_calls, its_own, joined(measured), rows[owned])
+            middle[owned], draws[owned] = middle[owned] * factors[0], draws[owned] * factors[1]
         if self._pages:
             fresh = np.array([fresh_bytes(call, self.execution) for call in calls])
             middle, draws = middle + self._page_s[0] * fresh, draws + self._page_s[1] * fresh[:, None]
-        for chosen, method in ((fitted.inside, Method.FITTED), (~fitted.inside, Method.EXTRAPOLATED)):
-            members = [call for call, wanted in zip(calls, chosen, strict=True) if wanted]
-            self._keep(members, middle[chosen], draws[chosen], method)
-
-    def _own(self, call: LayerCall) -> Sequence[tuple[int, float]]:
-        """The samples at which a call's layer was measured in its phase, with the seconds."""
-        return self._measured.get((call.layer, call.phase), ())
-
-    def _own_factors(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> tuple[Floats, Floats]:
-        """By how much measurements of the same layers differ from a fit: of middles (n,), of draws (n, DRAWS)."""
-        known = [self._own(call) for call in calls]
-        counts = [len(measured) for measured in known]
-        anchors = [replace(call, samples=n) for call, own in zip(calls, known, strict=True) for n, _ in own]
-        fitted = self._fitted(fit, anchors, np.repeat(rows, counts, axis=0))
-        logs = np.log([own_s for own in known for _, own_s in own])
-        first, share = np.cumsum([0, *counts[:-1]]), 1 / np.array(counts)
-        middle = share * np.add.reduceat(logs - np.log(fitted.middle_s), first)
-        draws = share[:, None] * np.add.reduceat(logs[:, None] - np.log(fitted.draws_s), first)
-        away = [min(abs(math.log(call.samples / n)) for n, _ in own) for call, own in zip(calls, known, strict=True)]
-        spread = unit_mean_factors(ANCHORED_SD * np.array(away)[:, None] * rows)
-        return np.exp(middle), np.exp(draws) * spread
-
-    def _fitted(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        return self._evaluated(fit, calls, rows) if fit.arrays else self._computed(fit, calls, rows)
-
-    def _computed(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        """Additive constants."""
-        table = features(calls, self.execution)
-        values, draws = coefficients(fit.constants)
-        inside = np.array([_inside(fit, call, row) for call, row in zip(calls, table, strict=True)])
-        spread = np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd
-        return _Fitted(
-            seconds(table, values), seconds(table, draws) * unit_mean_factors(spread[:, None] * rows), inside
-        )
-
-    def _evaluated(self, fit: KernelFit, calls: Sequence[LayerCall], rows: Floats) -> _Fitted:
-        """A roofline and the residual over it; the calls of another family are an extrapolation."""
-        if fit.key not in self._models:
-            self._models[fit.key] = read_model(fit)
-        known = self._models[fit.key]
-        by_family: dict[str, list[int]] = defaultdict(list)
-        for index, call in enumerate(calls):
-            by_family[family(call.layer, call.phase)].append(index)
-        found = _Fitted(np.empty(len(calls)), np.empty(rows.shape), np.empty(len(calls), dtype=bool))
-        for name, places in by_family.items():
-            kernels = call_quantities([calls[place] for place in places], self.execution, known.processor)
-            prediction, draws = known.model.predict_with_draws(kernels, rows[places])
-            found.middle_s[places], found.draws_s[places] = prediction.mean_s, draws
-            found.inside[places] = ~(prediction.extrapolated | (name != fit.family))
-        return found
+        methods = [Method.FITTED if inside else Method.EXTRAPOLATED for inside in found.inside.tolist()]
+        self._keep(calls, middle, draws, methods)
 
     def _scale_nearest(self, shapes: Sequence[MeasuredShape], calls: Sequence[LayerCall]) -> None:
         """Price calls of a family without constants by its most similar measured shape, in proportion to the work."""
@@ -330,34 +270,38 @@ class CalibratedTimer:
             nearest = int(np.abs(ratios).sum(axis=1).argmin())
             middle[index] = shapes[nearest].seconds * np.exp(ratios[nearest].mean())
         rows = self._rows(self.calibration.device, map(_text, calls))
-        self._keep(calls, middle, middle[:, None] * unit_mean_factors(NEAREST_SD * rows), Method.EXTRAPOLATED)
+        draws = middle[:, None] * unit_mean_factors(NEAREST_SD * rows)
+        self._keep(calls, middle, draws, [Method.EXTRAPOLATED] * len(calls))
 
-    def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, method: Method) -> None:
-        for call, value, row in zip(calls, middle.tolist(), draws * self._common, strict=True):
-            factor, factor_draws = self._in_step.get(call.phase, NO_FACTOR)
-            self._known[call] = _Price(factor * value, factor_draws * row, method)
+    def _keep(self, calls: Sequence[LayerCall], middle: Floats, draws: Floats, methods: Sequence[Method]) -> None:
+        draws = draws * self._common
+        if self._in_step:
+            factors = [self._in_step.get(call.phase, NO_FACTOR) for call in calls]
+            middle = middle * np.array([factor for factor, _ in factors])
+            draws *= np.array([np.broadcast_to(drawn, DRAWS) for _, drawn in factors])
+        for call, *price in zip(calls, middle.tolist(), draws, methods, strict=True):
+            self._known[call] = _Price(*price)
 
-    def _family_for(self, call: LayerCall) -> str:
-        name = family(call.layer, call.phase)
-        for candidate in (name, *stand_ins(name)):
-            if (candidate, call.phase) in self._fits:
-                return candidate
-        if any(_is_of(shape, name, call.phase) for shape in self._shapes.values()):
-            return name
-        raise NotCalibrated(self._missing(name, call))
+    def _fit_for(self, name: str, phase: Phase) -> KernelFit | None:
+        """The fit of a family, or of the first that may stand in for it."""
+        known = (self._fits.get((candidate, phase)) for candidate in (name, *stand_ins(name)))
+        return next((fit for fit in known if fit is not None), None)
 
-    def _missing(self, name: str, call: LayerCall) -> str:
-        wanted, updates = self._key(call.phase), call.phase is Phase.UPDATE
+    def _alike(self, name: str, phase: Phase) -> Sequence[MeasuredShape]:
+        """The measured shapes of a family that has no fit, at least one."""
+        shapes = self._shapes.of_family(name, phase)
+        if not shapes:
+            raise NotCalibrated(self._missing(name, phase))
+        return shapes
+
+    def _missing(self, name: str, phase: Phase) -> str:
+        wanted, updates = self._key(phase), phase is Phase.UPDATE
         known = {item.execution for item in self.calibration.shapes if (item.phase is Phase.UPDATE) == updates}
-        what = f"{name} kernels" if updates else f"{name} {call.phase.replace('_', '-')} kernels"
+        what = f"{name} kernels" if updates else f"{name} {phase.replace('_', '-')} kernels"
         measured_here = f"calibration '{self.calibration.name}' of {self.calibration.device} has no {what} for {wanted}"
         if wanted not in known:
             return f"{measured_here}; it was measured for {', '.join(sorted(known)) or 'nothing'}"
         return f"{measured_here}; calibrate without --quick, or with a longer --budget"
-
-
-def _is_of(shape: MeasuredShape, name: str, phase: Phase) -> bool:
-    return shape.phase is phase and family(shape.layer, shape.phase) == name
 
 
 def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tuple[float, float]:
@@ -365,19 +309,11 @@ def _work(layer: Layer, phase: Phase, samples: int, execution: Execution) -> tup
     return work.flop, work.bytes
 
 
-def _inside(fit: KernelFit, call: LayerCall, row: Floats) -> bool:
-    """Whether a call lies in the measured range of its own family, in every quantity that its time depends on.
-
-    An update walks over its tensors, so more of them, as large as those that were measured, are more of the same.
-    """
-    if fit.family != family(call.layer, call.phase):
-        return False
-    launches, flop, moved, _ = row
-    flop_matters = "flop_per_s" in quantities(call.layer, call.phase)
-    flop_inside = not flop_matters or fit.flop_lo / MARGIN <= flop <= fit.flop_hi * MARGIN
-    return bool(flop_inside and fit.bytes_lo / MARGIN <= moved <= fit.bytes_hi * MARGIN * launches)
-
-
 def _text(call: LayerCall) -> str:
     """One short text for equal calls, the same in every process."""
-    return f"{call.layer.kind}/{call.phase}/{call.samples}/{tuple(vars(call.layer).values())}"
+    return f"{call.layer.kind}/{call.phase}/{call.samples}/{_values(call.layer)}"
+
+
+@lru_cache(maxsize=4096)
+def _values(layer: Layer) -> str:
+    return str(layer.values)

@@ -10,7 +10,8 @@ nothing but add a fifth of a second to every command (measured: importing and ma
 
 Raw samples and draws are JSON arrays of numbers written with all their digits: SQLite's `json_each(device_s)` and
 PostgreSQL's `json_array_elements` turn them into rows, and nothing is lost against a binary blob (a float64 has at most
-17 digits).
+17 digits). The one exception are the arrays of residual models: a prediction reads a quarter of a million numbers of
+them, and `stepgauge export` writes them out for people.
 
 Names that SQL keeps for itself are avoided, so that no query needs quotes: `case_json` for a measurement's case and
 `calls_per_sample` for its `inner`. Lengths are given where a column is part of an index, for the databases that need
@@ -30,6 +31,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -174,7 +176,8 @@ class ConstantRow(TypedColumns):
 class KernelArrayRow(TypedColumns):
     """One array of the residual model over a fit's roofline; a fit without any is additive.
 
-    `numbers` is a flat JSON list, the last axis fastest, kept as text: a prediction reads few of them.
+    `numbers` are the bytes of the numbers, little-endian, the last axis fastest; of texts a JSON list. Lists of a
+    quarter of a million numbers took a prediction longer to read than all the rest (`oracle.stored_array`).
     """
 
     id: Column[int] = Column(Integer, primary_key=True)
@@ -185,7 +188,7 @@ class KernelArrayRow(TypedColumns):
     name: Column[str] = Column(String(64), nullable=False)
     dtype: Column[str] = Column(String(16), nullable=False)
     shape: Column[list[int]] = Column(JSON, nullable=False)
-    numbers: Column[str] = Column(Text().with_variant(Text(2**24), "mysql"), nullable=False)
+    numbers: Column[bytes] = Column(LargeBinary().with_variant(LargeBinary(2**24), "mysql"), nullable=False)
 
 
 class MeasuredShapeRow(TypedColumns):

@@ -15,8 +15,9 @@ One object with exactly these keys:
 `quantities` lists the quantities of the fit's `constants`, in order; a constant is {quantity, value, unit, lo, hi,
 draws} and takes family, phase and execution from its fit. `arrays` are
 {name, dtype, shape, numbers} of the residual model over a roofline (`calibration.stored_model` says what they are) and
-empty where the constants add up. `layer` is what `Layer.to_dict` gives. Numbers are in SI and
-written with all their digits, so that reading gives back the very same values.
+empty where the constants add up; `numbers` is a flat list of numbers or texts, the last axis fastest. `layer` is what
+`Layer.to_dict` gives. Numbers are in SI and written with all their digits, so that reading gives back the very same
+values.
 
 Reading is strict, because a calibration that lost a constant still predicts, only wrongly: a key that is missing,
 unknown or doubled, a value of another type, NaN or infinity, and fits, constants or shapes that do not match
@@ -122,8 +123,7 @@ def _fit_to_dict(fit: KernelFit) -> dict[str, Any]:
             for constant in fit.constants
         ],
         "arrays": [
-            {"name": a.name, "dtype": a.dtype, "shape": list(a.shape), "numbers": json.loads(a.numbers)}
-            for a in fit.arrays
+            {"name": a.name, "dtype": a.dtype, "shape": list(a.shape), "numbers": a.to_list()} for a in fit.arrays
         ],
     }
 
@@ -325,11 +325,9 @@ def _array(value: object, where: str) -> StoredArray:
     fields = _Object(value, where, ("name", "dtype", "shape", "numbers"))
     shape = tuple(_of_type(item, int, fields.at("shape"), "a whole number") for item in fields.items("shape"))
     try:
-        array = StoredArray(fields.text("name"), fields.text("dtype"), shape, json.dumps(fields.items("numbers")))
-        array.read()
+        return StoredArray.of_list(fields.text("name"), fields.text("dtype"), shape, fields.items("numbers"))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
-    return array
 
 
 def _constant(value: object, where: str, fit: tuple[str, Phase, str]) -> Constant:

@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from oracle.errors import BadInput, OutOfRange
@@ -50,9 +51,32 @@ class Work:
 
 @dataclass(frozen=True)
 class Layer(ABC):
-    """A layer as one device runs it."""
+    """A layer as one device runs it.
+
+    What a prediction asks of it again and again is worked out once (`cached_property`); a layer never changes.
+    """
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        # Every kind keeps the one hash that is remembered: dataclasses would write each of them another.
+        cls.__hash__ = Layer.__hash__  # type: ignore[method-assign]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: texts have other hashes in another process."""
+        return dict(zip(_field_names(type(self)), self.values, strict=True))
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The fields in their order: what makes two layers of a kind equal."""
+        return tuple(getattr(self, name) for name in _field_names(type(self)))
 
     @property
     @abstractmethod
@@ -69,17 +93,17 @@ class Layer(ABC):
         """The trainable tensors, in torch's order."""
         return ()
 
-    @property
+    @cached_property
     def params(self) -> int:
         """How many trainable numbers it holds."""
         return sum(math.prod(shape) for shape in self.param_shapes)
 
-    @property
+    @cached_property
     def input_items(self) -> int:
         """|x|: items of all operands, per sample."""
         return sum(math.prod(shape) for shape in self.input_shapes)
 
-    @property
+    @cached_property
     def output_items(self) -> int:
         """|y|: items of the result, per sample."""
         return math.prod(self.output_shape)
@@ -118,7 +142,12 @@ class Layer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `layer_from_dict` reads them back."""
         # Fields are numbers, texts and tuples of them: nothing to copy deep, which took most of an import of kernels.
-        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
+        return {"kind": self.kind, **self.__getstate__()}
+
+
+@cache
+def _field_names(kind: type[Layer]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def own_params(weight: Shape, out: int, layer: Any) -> tuple[Shape, ...]:

@@ -18,7 +18,7 @@ and then hold for every batch.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -132,7 +132,8 @@ class _Step:
         self.keeps = {layer.node.name: _kept(layer.node, sizes) for layer in layers}
         self.storage = _storages(layers)
         self.storage_bytes = _storage_bytes(layers, self.storage, sizes)
-        self.holders = Counter([self.storage[layers[-1].node.name]])  # the last result is held throughout
+        self.kept_storages = {layer.node.name: self._kept_storages(layer.node) for layer in layers}
+        self.holders = defaultdict(int, {self.storage[layers[-1].node.name]: 1})  # the last result is held throughout
         self.made: set[str] = set()
         self.gradients: dict[str, tuple[_Gradient, bool]] = {}
         self.activation_sample_bytes = self.transient_sample_bytes = 0.0
@@ -144,11 +145,12 @@ class _Step:
         for layer in layers:
             self.hold(self.storage[name] for name in layer.node.inputs)
             if keeping:
-                self.hold(self._kept_tensors(layer.node))
+                self.hold(self.kept_storages[layer.node.name])
 
     def hold(self, storages: Iterable[str]) -> None:
         """Keep storages alive until they are let go as often."""
-        self.holders.update(storages)
+        for storage in storages:
+            self.holders[storage] += 1
 
     def entering(self, layers: Sequence[Placed]) -> list[str]:
         """The storages that these layers read and do not make."""
@@ -156,12 +158,12 @@ class _Step:
         read = (self.storage[name] for layer in layers for name in layer.node.inputs)
         return list(dict.fromkeys(storage for storage in read if storage not in own))
 
-    def _kept_tensors(self, node: Node) -> list[str]:
+    def _kept_storages(self, node: Node) -> list[str]:
         kept = self.keeps[node.name]
         names = (*(node.inputs if kept.operands else ()), *((node.name,) if kept.result else ()))
         return [self.storage[name] for name in names]
 
-    def moment(self) -> Moment:
+    def moment(self, fresh_gradient_bytes: float = 0.0) -> Moment:
         """What is alive now."""
         return Moment(
             self.activation_sample_bytes,
@@ -169,6 +171,7 @@ class _Step:
             self.activation_bytes,
             self.cast_bytes,
             self.gradient_bytes,
+            fresh_gradient_bytes=fresh_gradient_bytes,
         )
 
     def forward(self, layer: Placed, *, keeping: bool) -> None:
@@ -225,11 +228,11 @@ class _Step:
             made = self._operand_gradients(layer, arrived[0])
             working = kept.backward_sample_bytes * layer.scale
             self.transient_sample_bytes += working
-            self.moments.append(self.moment()._replace(fresh_gradient_bytes=fresh_bytes))
+            self.moments.append(self.moment(fresh_bytes))
             self.transient_sample_bytes -= working
             self._drop(arrived[0])
         self._keep(layer, kept, -1)
-        self.let_go(self._kept_tensors(node))
+        self.let_go(self.kept_storages[node.name])
         if arrived is not None:
             for name, gradient in made:
                 self._hand_on(name, gradient, is_view=node.layer.kind == "concat")

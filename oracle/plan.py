@@ -10,7 +10,7 @@ runs, so whoever prices them needs to know no strategy, and nothing is assumed t
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -358,20 +358,24 @@ def _tasks(model: Same[ModelGraph], nodes: Same[Node], samples: int, recompute: 
     return tuple(Task(LayerCall(layer, phase, samples), part, count) for layer, phase, part, count in counted)
 
 
+_PARTS = {phase: StepPart(phase.value) for phase in Phase}
+"""The part of a step in which the kernels of a phase run."""
+
+
 @lru_cache(maxsize=4096)
 def _counted(
     model: Same[ModelGraph], nodes: Same[Node], recompute: bool
 ) -> tuple[tuple[Layer, Phase, StepPart, int], ...]:
     """The tasks for any number of samples: a sweep over batches asks for them again and again."""
     graph = model.items[0]
-    counts: Counter[tuple[Layer, Phase, StepPart]] = Counter()
+    counts: defaultdict[tuple[Layer, Phase, StepPart], int] = defaultdict(int)
     updated: list[Layer] = []
     for node in nodes.items:
         for phase in node.layer.phases:
             if phase is Phase.UPDATE:
                 updated.append(node.layer)
             elif phase is not Phase.BACKWARD_DATA or _runs_backward_data(graph, node):
-                counts[node.layer, phase, StepPart(phase.value)] += 1
+                counts[node.layer, phase, _PARTS[phase]] += 1
         if recompute:
             counts[node.layer, Phase.FORWARD, StepPart.BACKWARD_DATA] += 1
         extra_readers = graph.readers[node.name] - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from oracle.errors import BadInput, OutOfRange, UnknownName
@@ -86,7 +87,7 @@ class Conv(Layer):
     def input_shapes(self) -> tuple[Shape, ...]:
         return ((self.in_channels, *self.extents),)
 
-    @property
+    @cached_property
     def output_shape(self) -> Shape:
         axes = zip(self.extents, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         if self.transposed:
@@ -168,7 +169,7 @@ class Pool(Layer):
     def input_shapes(self) -> tuple[Shape, ...]:
         return (self.shape,)
 
-    @property
+    @cached_property
     def output_shape(self) -> Shape:
         return (self.shape[0], *map(self._extent, self.shape[1:], self.kernel, self.stride, self.padding))
 

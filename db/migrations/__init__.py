@@ -4,5 +4,5 @@ The names are repeated here so that opening a database whose schema is the newes
 two together). A revision unknown here was written by a newer stepgauge.
 """
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every revision, oldest first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from calibration.stored_model import read_model, roofline_of
 from calibration.timers import CalibratedTimer
 from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.errors import BadInput
-from oracle.estimate import Floats
+from oracle.estimate import DRAWS, Floats
 from oracle.execution import Execution
 from oracle.interchange import calibration_from_json, calibration_to_json
 from oracle.layer import Layer, Phase
@@ -113,8 +112,25 @@ def test_the_stored_constants_are_those_that_predict() -> None:
 def test_a_changed_constant_is_refused_by_its_canaries() -> None:
     fit = chosen(fitted())
     faster = replace(fit.constants[1], value=fit.constants[1].value * 1.001)
+    changed = replace(fit, constants=(fit.constants[0], faster, *fit.constants[2:]))
+    kernels = shape_quantities(on_a_gpu(linears(3)), GPU)
     with pytest.raises(BadInput, match=r"model of linear.forward.*canary"):
-        read_model(replace(fit, constants=(fit.constants[0], faster, *fit.constants[2:])))
+        assert read_model(changed).model
+    with pytest.raises(BadInput, match=r"model of linear.forward.*canary"):
+        read_model(changed).predict_with_draws(kernels, np.zeros((3, DRAWS)))
+    with pytest.raises(BadInput, match=r"model of linear.forward.*canary"):
+        CalibratedTimer(calibration(changed), Execution()).price([LayerCall(linears(1)[0], Phase.FORWARD, 64)])
+
+
+def test_canaries_beside_the_first_kernels_change_nothing() -> None:
+    stored = read_model(chosen(fitted()))
+    kernels = shape_quantities(on_a_gpu(linears(9, 5)), GPU)
+    own = np.random.default_rng(0).standard_normal((9, DRAWS))
+    first, again = (stored.predict_with_draws(kernels, own) for _ in range(2))
+    assert len(first[0].median_s) == 9
+    assert first[0].median_s == pytest.approx(again[0].median_s, rel=1e-9)
+    assert first[1] == pytest.approx(again[1], rel=1e-6)
+    assert stored.model.predict(kernels).log_sd == pytest.approx(first[0].log_sd, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["processor", "z_scores", "coverage.axes", "canary.log_s"])
@@ -126,9 +142,20 @@ def test_a_missing_array_is_named(name: str) -> None:
 
 def test_a_damaged_array_is_refused() -> None:
     fit = chosen(fitted())
-    arrays = [replace(array, numbers="[1.0]") if array.name == "z_scores" else array for array in fit.arrays]
+    arrays = [replace(array, numbers=bytes(8)) if array.name == "z_scores" else array for array in fit.arrays]
     with pytest.raises(BadInput, match="array z_scores has 1 numbers"):
         read_model(replace(fit, arrays=tuple(arrays)))
+
+
+def test_trees_that_ask_for_a_column_that_is_not_there_are_refused() -> None:
+    fit = chosen(fitted())
+    (old,) = (array for array in fit.arrays if array.name == "branch0.trees.conditions")
+    changed = old.read().copy()
+    changed[0] = 1000
+    arrays = [StoredArray.of(old.name, changed) if array is old else array for array in fit.arrays]
+    kernels = shape_quantities(on_a_gpu(linears(3)), GPU)
+    with pytest.raises(BadInput, match=r"model of linear.forward.* cannot be used"):
+        read_model(replace(fit, arrays=tuple(arrays))).predict_with_draws(kernels, np.zeros((3, DRAWS)))
 
 
 def test_a_timer_prices_with_the_mean_and_says_what_it_extrapolates() -> None:
@@ -249,9 +276,3 @@ def test_a_processor_is_read_from_the_environment_and_else_from_the_name() -> No
     assert processor_of("a100_sxm", {}).units == 108
     assert processor_of("A CPU", {"threads": "64"}).units == 64
     assert processor_of("nobody knows", {"threads": "many"}).units == 80
-
-
-def test_arrays_are_plain_json() -> None:
-    for array in chosen(fitted()).arrays:
-        assert isinstance(array, StoredArray)
-        assert isinstance(json.loads(array.numbers), list)

@@ -10,8 +10,9 @@ import pytest
 from calibration.design import model_calls
 from calibration.features import canonical
 from calibration.insitu import ProfiledStep, with_profiles
+from calibration.measured_shapes import ANCHORED_SD
 from calibration.step_factor import STEP_SD
-from calibration.timers import ANCHORED_SD, CalibratedTimer
+from calibration.timers import CalibratedTimer
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.execution import Execution

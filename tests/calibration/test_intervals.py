@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration.draws import BANK_ROWS, bank, pick, standard_rows, unit_mean_factors, white_rows
+from calibration.draws import bank_rows, standard_rows, unit_mean_factors, white_rows
 from calibration.intervals import Uncertainty, sandwich, stretch, t_quantile
 from oracle.estimate import DRAWS, Floats
 
@@ -93,8 +93,13 @@ def test_white_rows_are_uncorrelated() -> None:
 
 
 def test_the_bank_has_a_row_for_every_text() -> None:
-    assert bank().shape == (BANK_ROWS, DRAWS)
-    assert len({pick(str(number)) for number in range(100)}) > 90
+    texts = [str(number) for number in range(100)]
+    rows = bank_rows(texts)
+    assert rows.shape == (100, DRAWS)
+    assert rows.mean(axis=1) == pytest.approx(0, abs=1e-12)
+    assert rows.std(axis=1) == pytest.approx(1)
+    assert (rows[7:9] == bank_rows(texts[7:9])).all()
+    assert len(np.unique(rows, axis=0)) > 90
 
 
 def test_factors_widen_a_price_and_do_not_move_it() -> None:

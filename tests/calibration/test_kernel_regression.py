@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.ensemble import GradientBoostingRegressor
 
 from calibration.anchors import session_factor
 from calibration.device_prior import learn_prior
@@ -17,6 +18,7 @@ from calibration.quantities import Processor, Quantities, matrix_products, row_o
 from calibration.residual_fit import fit_trees
 from calibration.roofline import CONSTANTS, Roofline
 from calibration.roofline_fit import fit_plain, fit_roofline
+from calibration.trees import Trees
 from oracle.errors import BadInput, OutOfRange
 from oracle.estimate import DRAWS, Floats
 
@@ -167,6 +169,49 @@ def test_trees_as_arrays_fit_a_step() -> None:
     inputs = np.arange(60.0)[:, None]
     trees = fit_trees(inputs, np.where(inputs[:, 0] < 30, -0.2, 0.4))
     assert trees.predict(np.array([[3.0], [55.0]])) == pytest.approx([-0.2, 0.4], abs=0.01)
+
+
+def test_trees_take_the_leaf_that_a_walk_from_the_root_finds() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(300, 5)).astype(np.float32).astype(np.float64)
+    model = GradientBoostingRegressor(n_estimators=30, max_leaf_nodes=8, max_depth=None, random_state=0)
+    model.fit(inputs, inputs[:, 0] * np.sin(3 * inputs[:, 1]) + (inputs[:, 2] > 0.3))
+    grown = [estimator.tree_ for estimator in model.estimators_[:, 0]]
+    slots = 15
+    nodes, cut = np.zeros((3, len(grown), slots), dtype=np.int16), np.zeros((len(grown), slots), dtype=np.float32)
+    nodes[1:] = np.arange(slots)
+    for row, tree in enumerate(grown):
+        for slot in range(tree.node_count):
+            if tree.children_left[slot] < 0:
+                cut[row, slot] = 0.1 * tree.value[slot, 0, 0]
+            else:
+                children = tree.children_left[slot], tree.children_right[slot]
+                nodes[:, row, slot] = tree.feature[slot], *children
+                cut[row, slot] = tree.threshold[slot]
+    base = float(model.init_.constant_[0, 0])
+    test = rng.normal(size=(700, 5))
+    # What trees looked like in stores so far; single leaves and padded slots among them.
+    trees = Trees.from_arrays({"nodes": nodes, "cut": cut, "numbers": np.array([8.0, base])})
+    assert trees.predict(test) == pytest.approx(model.predict(test.astype(np.float32)), abs=1e-5)
+    assert np.array_equal(Trees.from_arrays(trees.to_arrays()).predict(test), trees.predict(test))
+
+
+def test_a_tree_of_one_leaf_is_a_number() -> None:
+    nodes = np.array([[[0, 0]], [[0, 1]], [[0, 1]]], dtype=np.int16)
+    cut = np.array([[0.5, 0.0]], dtype=np.float32)
+    trees = Trees.from_arrays({"nodes": nodes, "cut": cut, "numbers": np.array([0.0, 2.0])})
+    assert trees.predict(np.zeros((3, 1))).tolist() == [2.5] * 3
+    assert trees.predict(np.zeros((0, 1))).shape == (0,)
+
+
+def test_trees_of_more_leaves_than_bits_are_refused() -> None:
+    # A chain: every inner node has a leaf to its left and the next inner node to its right.
+    slots = np.arange(19, dtype=np.int16)
+    left, right = slots.copy(), slots.copy()
+    left[0:17:2], right[0:17:2] = slots[1:18:2], slots[2:19:2]
+    nodes = np.stack([np.zeros_like(slots), left, right])[:, None]
+    with pytest.raises(BadInput, match="10 leaves"):
+        Trees.from_arrays({"nodes": nodes, "cut": np.zeros((1, 19), np.float32), "numbers": np.array([9.0, 0.0])})
 
 
 def test_other_quantities_are_refused() -> None:

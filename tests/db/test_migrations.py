@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
@@ -20,6 +23,7 @@ from db.schema import METADATA
 from db.store import Store
 from db.upgrade import upgrade
 from oracle.constants import Calibration
+from oracle.stored_array import StoredArray
 from profiler.measurement import Environment
 
 OLD_DATABASES = sorted((Path(__file__).parents[1] / "data").glob("schema-*.sql"))
@@ -83,6 +87,41 @@ def test_an_old_database_keeps_what_it_holds(
         assert store.calibration("small") == make_calibration()
         assert store.calibration_runs("small") == [run.id]
         assert measurement.device_s == (3.1e-5, 2.9e-5, 1 / 3e4)
+
+
+def test_arrays_that_were_lists_are_the_same_bytes(
+    tmp_path: Path, make_calibration: Callable[..., Calibration]
+) -> None:
+    first, *others = make_calibration().fits
+    lists = {
+        "x": ("float64", [2, 2], "[1e-300, -0.3333333333333333, 2.0, 1e+300]"),
+        "y": ("float32", [2], "[0.1, 30000000.0]"),
+        "nodes": ("int16", [1, 2], "[3, -2]"),
+        "names": ("text", [2], '["log2_m", "log2_n"]'),
+    }
+    path = tmp_path / "old.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript((Path(OLD_DATABASES[0]).parent / "schema-0003.sql").read_text())
+    connection.executemany(
+        "INSERT INTO kernel_array (calibration_id, family, phase, execution, name, dtype, shape, numbers) "
+        "VALUES (1, ?, ?, ?, ?, ?, ?, ?)",
+        [(*first.key, name, dtype, json.dumps(shape), text) for name, (dtype, shape, text) in lists.items()],
+    )
+    connection.commit()
+    connection.close()
+    arrays = (
+        StoredArray.of("x", np.array([[1e-300, -1 / 3], [2.0, 1e300]])),
+        StoredArray.of("y", np.array([0.1, 3e7], dtype=np.float32)),
+        StoredArray.of("nodes", np.array([[3, -2]], dtype=np.int16)),
+        StoredArray.of("names", np.array(["log2_m", "log2_n"])),
+    )
+    with Store.open(str(path)) as store:
+        assert store.calibration("small") == make_calibration(fits=(replace(first, arrays=arrays), *others))
+    connection = sqlite3.connect(path)
+    for change in ("UPDATE kernel_array SET name = 'z'", "DELETE FROM kernel_array"):
+        with pytest.raises(sqlite3.IntegrityError, match="immutable"):
+            connection.execute(change)
+    connection.close()
 
 
 def test_every_schema_so_far_has_a_database_to_open() -> None:
