@@ -351,6 +351,7 @@ _UPDATES: tuple[Sizes, ...] = (
     ((16384, 1),),
     ((2**14, 256),),
     ((256, 32),),
+    ((2**25, 3), (4096, 3)),
 )
 """Sizes of tensors that are updated together, and how many have each."""
 

@@ -94,8 +94,8 @@ def test_profile_stores_its_layers_and_names_the_rest(stepgauge: Stepgauge, own_
     assert found["step_s"] == pytest.approx(found["layers_s"] + sum(found["rest_s"].values()))
     with Store.open(str(own_store)) as store:
         stored = store.measurements(json.loads(ran.out)["run"])
-    # forward, backward-weight and update of both layers with weights, backward-data of the second, relu twice
-    assert len(stored) == 3 + 4 + 2
+    # forward and backward-weight of both layers with weights, backward-data of the second, relu twice, one update
+    assert len(stored) == 4 + 1 + 2 + 1
 
 
 def test_a_batch_that_a_module_cannot_run_is_refused(stepgauge: Stepgauge, own_store: Path, nets: Path) -> None:
