@@ -14,7 +14,7 @@ import typer
 
 from oracle.errors import BadInput, MissingDependency, StepgaugeError
 from service.ceiling_commands import CEILINGS
-from service.console import execution_of, open_store, progress_bar
+from service.console import execution_of, open_reader, open_store, progress_bar
 from service.console import show as show_result
 from service.measuring_commands import MEASURING_COMMANDS
 from service.model_commands import MODEL_COMMANDS
@@ -102,7 +102,7 @@ def list_(db: Db = None, json: Json = False) -> None:
     """List the stored calibrations."""
     from service.catalogue import list_calibrations
 
-    with open_store(db) as store:
+    with open_reader(db) as store:
         show_result("list", list_calibrations(store), json)
 
 
@@ -131,12 +131,12 @@ def show(
     if kernels:
         from service.kernel_tables import show_and_plot_kernels
 
-        with open_store(db) as store:
+        with open_reader(db) as store:
             show_result("show", show_and_plot_kernels(store, name, question, plot), json)
         return
     if plot is not None:
         check_plot(plot)
-    with open_store(db) as store:
+    with open_reader(db) as store:
         shown = show_calibration(store, name, collectives)
     if plot is not None:
         PLOTS["show"](shown, plot)
@@ -192,7 +192,7 @@ def predict(
         dataset_samples=dataset_samples,
         execution=execution_of(precision, memory_format, optimizer, recompute),
     )
-    with open_store(db) as store:
+    with open_reader(db) as store:
         result = use_case(store, request)
     show_result("predict", result, json)
 
@@ -249,7 +249,7 @@ def compare(
     from service.requests import parse_model_batch
 
     models = tuple(parse_model_batch(text) for text in model or [])
-    with open_store(db) as store:
+    with open_reader(db) as store:
         result = use_case(store, first, second, models, execution_of(precision, memory_format, optimizer))
     show_result("compare", result, json)
 
@@ -268,7 +268,7 @@ def export(
     from service.catalogue import export_calibration, write_text
     from service.redacting import redaction
 
-    with open_store(db) as store:
+    with open_reader(db) as store:
         text = export_calibration(store, name, redaction(redact, as_))
     if output is None:
         typer.echo(text)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.console import open_store, show
+from service.console import open_reader, open_store, show
 from service.options import CalibrationName, Db, Dtypes, Json, NetworkEnvironment, NetworkName, NoPrior
 
 
@@ -95,7 +95,7 @@ def price(
 
     groups = () if by is None else tuple(by.split(","))
     request = PriceRequest(file, calibration, network, environment, out, tuple(where or ()), groups)
-    with open_store(db) as store:
+    with open_reader(db) as store:
         result = price_table(store, request)
     show("price", result, json)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from service.console import execution_of, open_store, show
+from service.console import execution_of, open_reader, show
 from service.options import (
     Batch,
     BatchPerDevice,
@@ -92,7 +92,7 @@ def _command(name: str, text: str, default_devices: str) -> Callable[..., None]:
             execution=execution_of(precision, memory_format, optimizer, recompute),
             rates=_rates(epochs, power, price, peak),
         )
-        with open_store(db) as store:
+        with open_reader(db) as store:
             result = USE_CASES[name](store, request)
         if plot is not None:
             PLOTS[name](result, plot)

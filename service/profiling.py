@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibration.insitu import ProfiledStep, with_profiles
-from db.store import PROFILE, Store
+from db.calibrations import PROFILE
+from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.layer import Phase
