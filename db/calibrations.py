@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -159,6 +158,8 @@ def _shape(row: Row, layer: Callable[[Row], Layer]) -> MeasuredShape:
 
 def all_calibrations(ask: Ask) -> list[CalibrationSummary]:
     """All calibrations, in the order in which they were stored."""
+    from statistics import median  # what reads one calibration does without
+
     errors: defaultdict[int, list[float]] = defaultdict(list)
     for row in ask("SELECT calibration_id, held_out_error FROM kernel_fit"):
         errors[row["calibration_id"]].append(row["held_out_error"])
@@ -171,7 +172,7 @@ def all_calibrations(ask: Ask) -> list[CalibrationSummary]:
             created_at=head["created_at"],
             constants=constants[head["id"]],
             shapes=shapes[head["id"]],
-            median_held_out_error=statistics.median(errors[head["id"]]) if errors[head["id"]] else None,
+            median_held_out_error=median(errors[head["id"]]) if errors[head["id"]] else None,
             worst_held_out_error=max(errors[head["id"]], default=None),
             environment=json_value(head["environment"]),
         )
