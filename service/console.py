@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from db.reading import Reader
     from db.store import Store
     from oracle.execution import Execution
-    from service.requests import Progress
+    from service.measuring_requests import Progress
 
 
 def execution_of(precision: str, memory_format: str, optimizer: str, recompute: int = 0) -> Execution:

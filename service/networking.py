@@ -1,8 +1,7 @@
-"""The commands on networks and on files that people already have; `cli.py` adds them to the others."""
+"""The commands on networks and on files that people already have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -142,13 +141,3 @@ def plan_measurement(
     types = tuple(part.strip() for part in (dtypes or "fp32").split(","))
     plan = use_case(PlanRequest(cluster, max_nodes, parse_seconds(budget), device, types, folder))
     show("plan-measurement", plan if sbatch is None else write_scripts(plan, sbatch), json)
-
-
-NETWORKS: dict[str, Callable[..., None]] = {
-    "import": import_,
-    "fit": fit,
-    "price": price,
-    "collect": collect,
-    "plan-measurement": plan_measurement,
-}
-"""Name -> command."""

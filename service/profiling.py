@@ -19,9 +19,9 @@ from profiler.measurement import Measurement
 from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings
 from profiler.stopping import StoppingRule
+from service.measuring_requests import ProfileRequest, Progress, silent
 from service.models import find_question
 from service.predicting import find_calibration
-from service.requests import ProfileRequest, Progress, silent
 
 MOST_STEPS = 50
 
