@@ -40,6 +40,9 @@ COMMANDS: dict[str, str] = {
 }
 """Command -> module of `service` and function; a command loads its own alone."""
 
+PRICING = frozenset(["list", "show", "predict", "advise", "scale", "explain", "compare", "export", "price"])
+"""The commands that read calibrations and price with them, and neither measure nor fit."""
+
 MEASURING = ("torch", "sklearn", "scipy")
 """Libraries of the extra [measure]: predicting works without them."""
 
@@ -92,9 +95,10 @@ def application(asked: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     """Run the command line; what stepgauge refuses is one line on standard error and exit code 2."""
-    _prepare_process()
+    asked = sys.argv[1:2]
+    _prepare_process(prices=bool(PRICING.intersection(asked)))
     try:
-        app = application(sys.argv[1:2])
+        app = application(asked)
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
@@ -117,13 +121,20 @@ def main() -> None:
         sys.exit(130)
 
 
-def _prepare_process() -> None:
-    """Set what the interpreter has for its whole process: its output and its signals."""
+def _prepare_process(*, prices: bool) -> None:
+    """Set what the interpreter has for its whole process: its output, its signals, and NumPy's threads.
+
+    Matrices that prices come from have a few hundred rows, of which threads make nothing faster; they took a third of a
+    prediction's CPU time to start and to wait for one another, and more where others use the cores. The variable is
+    read when NumPy is loaded; who has set it knows better.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
     with suppress(ValueError):  # only the main thread may
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end of time is an interruption
+    if prices:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _drop_output() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import cli
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("oracle", "profiler", "calibration", "db", "service")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+ONE_THREAD = "OPENBLAS_NUM_THREADS"
 NEEDLESS = (
     "sqlalchemy",
     "db.store",
@@ -57,7 +61,10 @@ def _loaded_by(code: str) -> set[str]:
 
 def _printed_by(code: str) -> str:
     """What some code says in a fresh interpreter, behind SAID."""
-    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT, capture_output=True, text=True)
+    alone = {name: value for name, value in os.environ.items() if name != ONE_THREAD}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, cwd=ROOT, env=alone, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return re.search(r"^SAID (.*)$", done.stdout, re.MULTILINE)[1]  # type: ignore[index]
 
@@ -90,3 +97,11 @@ def test_predict_loads_nothing_that_it_does_not_need(filled_store: str) -> None:
 @pytest.mark.parametrize("command", [("list",), ("show",), ("export", "sim")])
 def test_looking_at_calibrations_loads_no_heavy_library(filled_store: str, command: tuple[str, ...]) -> None:
     assert not _loaded_by(_command(*command, "--db", filled_store)) & {*HEAVY, "sqlalchemy"}
+
+
+def test_commands_that_price_keep_linear_algebra_to_one_thread_and_no_others_do(filled_store: str) -> None:
+    say = f"import os; print('SAID', os.environ.get({ONE_THREAD!r}))"
+    predict = _command("predict", "alexnet", "--batch", "8", "--db", filled_store)
+    assert _printed_by(f"{predict}\n{say}") == "1"
+    assert _printed_by(f"{_command('calibrate', '--help')}\n{say}") == "None"
+    assert cli.COMMANDS.keys() > cli.PRICING
