@@ -5,53 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Annotated, NoReturn, cast
 
 import typer
 
-from oracle.errors import BadInput, MissingDependency, StepgaugeError
-from service.ceiling_commands import CEILINGS
-from service.console import execution_of, open_store, progress_bar
-from service.console import show as show_result
-from service.measuring_commands import MEASURING_COMMANDS
-from service.model_commands import MODEL_COMMANDS
-from service.networking import NETWORKS
-from service.options import (
-    Batch,
-    BatchPerDevice,
-    CalibrationName,
-    ClusterFile,
-    DatasetSamples,
-    Db,
-    Device,
-    DeviceMemory,
-    Devices,
-    Json,
-    LinkText,
-    MemoryFormat,
-    NetworkEnvironment,
-    NetworkName,
-    Optimizer,
-    Plot,
-    Precision,
-    RealDevice,
-    Recompute,
-    Strategy,
-)
-from service.planning import PLANNING
+from oracle.errors import MissingDependency, StepgaugeError
 
-app = typer.Typer(
-    name="stepgauge",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure your devices once, then predict how long a training step will take.",
-)
+COMMANDS: dict[str, str] = {
+    "doctor": "measuring_commands:doctor",
+    "calibrate": "measuring_commands:calibrate",
+    "measure": "measuring_commands:measure",
+    "trace": "model_commands:trace",
+    "profile": "model_commands:profile",
+    "list": "catalogue_commands:list_",
+    "show": "catalogue_commands:show",
+    "predict": "prediction_commands:predict",
+    "advise": "planning:advise",
+    "scale": "planning:scale",
+    "explain": "planning:explain",
+    "validate": "model_commands:validate",
+    "compare": "catalogue_commands:compare",
+    "export": "catalogue_commands:export",
+    "load": "catalogue_commands:load",
+    "import": "networking:import_",
+    "fit": "networking:fit",
+    "price": "networking:price",
+    "collect": "networking:collect",
+    "plan-measurement": "networking:plan_measurement",
+    "ceilings": "ceiling_commands:ceilings",
+}
+"""Command -> module of `service` and function; a command loads its own alone."""
+
+PRICING = frozenset(["list", "show", "predict", "advise", "scale", "explain", "compare", "export", "price"])
+"""The commands that read calibrations and price with them, and neither measure nor fit."""
 
 MEASURING = ("torch", "sklearn", "scipy")
 """Libraries of the extra [measure]: predicting works without them."""
@@ -73,7 +63,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def stepgauge(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
@@ -82,228 +71,35 @@ def stepgauge(
     """Measure your devices once, then predict how long a training step will take."""
 
 
-@app.command()
-def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
-    """Check this machine: what would spoil a calibration."""
-    from service.checking import examine
+def application(asked: Sequence[str] = ()) -> typer.Typer:
+    """The command that is asked for, or all of them: to describe them to Typer takes longer than to predict.
 
-    report = examine(device, db)
-    show_result("doctor", report, json)
-    if not report.usable:
-        raise typer.Exit(1)
-
-
-for _command in (*MEASURING_COMMANDS, *MODEL_COMMANDS):
-    app.command()(_command)
-
-
-@app.command("list")
-def list_(db: Db = None, json: Json = False) -> None:
-    """List the stored calibrations."""
-    from service.catalogue import list_calibrations
-
-    with open_store(db) as store:
-        show_result("list", list_calibrations(store), json)
-
-
-@app.command()
-def show(
-    name: Annotated[str | None, typer.Argument(help="A stored calibration. Default: the newest.")] = None,
-    collectives: Annotated[bool, typer.Option("--collectives", help="Every measured size of a network.")] = False,
-    kernels: Annotated[bool, typer.Option("--kernels", help="How well every kernel family is known.")] = False,
-    question: Annotated[
-        str | None,
-        typer.Option("--for", metavar="MODEL:BATCH", help="With --kernels: what to measure to narrow this step."),
-    ] = None,
-    plot: Plot = None,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Show one calibration: constants, intervals, errors.
-
-    --plot draws a network (bus bandwidth against size, measured and fitted) or, with --kernels, its families.
+    Args:
+        asked: what the command line begins with.
     """
-    from service.catalogue import show_calibration
-    from service.plotting import PLOTS, check_plot
-
-    if question is not None and not kernels:
-        raise BadInput("--for belongs to --kernels")
-    if kernels:
-        from service.kernel_tables import show_and_plot_kernels
-
-        with open_store(db) as store:
-            show_result("show", show_and_plot_kernels(store, name, question, plot), json)
-        return
-    if plot is not None:
-        check_plot(plot)
-    with open_store(db) as store:
-        shown = show_calibration(store, name, collectives)
-    if plot is not None:
-        PLOTS["show"](shown, plot)
-    show_result("show", shown, json)
-
-
-@app.command()
-def predict(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...",
-            help="alexnet, vgg16, resnet50, resnet152, cosmoflow, a .json or .net file, or MODULE:FACTORY in Python.",
-        ),
-    ],
-    calibration: CalibrationName = None,
-    batch: Batch = None,
-    batch_per_device: BatchPerDevice = None,
-    devices: Devices = "1",
-    strategy: Strategy = None,
-    cluster: ClusterFile = None,
-    link: LinkText = None,
-    network: NetworkName = None,
-    environment: NetworkEnvironment = None,
-    memory: DeviceMemory = None,
-    dataset_samples: DatasetSamples = None,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    recompute: Recompute = 0,
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Predict training steps and epochs; needs no GPU.
-
-    Prices every layer of the model from a stored calibration. Runs on any machine, without torch.
-    """
-    from service.predicting import predict as use_case
-    from service.requests import PredictRequest, parse_devices, parse_memory
-
-    request = PredictRequest(
-        models=tuple(models),
-        calibration=calibration,
-        strategy=strategy,
-        devices=parse_devices(devices),
-        batch=batch,
-        batch_per_device=batch_per_device,
-        cluster=cluster,
-        link=link,
-        network=network,
-        environment=environment,
-        memory_bytes=parse_memory(memory),
-        dataset_samples=dataset_samples,
-        execution=execution_of(precision, memory_format, optimizer, recompute),
+    app = typer.Typer(
+        name="stepgauge",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Measure your devices once, then predict how long a training step will take.",
     )
-    with open_store(db) as store:
-        result = use_case(store, request)
-    show_result("predict", result, json)
-
-
-for _command in PLANNING:
-    app.command()(_command)
-
-
-@app.command()
-def validate(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL:BATCH...", help="Such as resnet50:8 alexnet:32.")],
-    calibration: CalibrationName = None,
-    device: RealDevice = "cpu",
-    budget: Annotated[str, typer.Option(metavar="TIME", help="How long to measure each model.")] = "20s",
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Run real training steps here beside their prediction."""
-    from oracle.units import parse_seconds
-    from service.requests import ValidateRequest, parse_model_batch
-    from service.validating import validate as use_case
-
-    request = ValidateRequest(
-        models=tuple(parse_model_batch(text) for text in models),
-        calibration=calibration,
-        device=device,
-        budget_s=parse_seconds(budget),
-        execution=execution_of(precision, memory_format, optimizer),
-    )
-    with open_store(db) as store, progress_bar() as progress:
-        result = use_case(store, request, progress)
-    show_result("validate", result, json)
-
-
-@app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="A stored calibration.")],
-    second: Annotated[str, typer.Argument(help="Another one.")],
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="MODEL:BATCH", help="Predict this step with both; repeatable."),
-    ] = None,
-    precision: Precision = "fp32",
-    memory_format: MemoryFormat = "channels_first",
-    optimizer: Optimizer = "sgd_momentum",
-    db: Db = None,
-    json: Json = False,
-) -> None:
-    """Put two calibrations side by side, and their steps."""
-    from service.comparing import compare as use_case
-    from service.requests import parse_model_batch
-
-    models = tuple(parse_model_batch(text) for text in model or [])
-    with open_store(db) as store:
-        result = use_case(store, first, second, models, execution_of(precision, memory_format, optimizer))
-    show_result("compare", result, json)
-
-
-@app.command()
-def export(
-    name: Annotated[str, typer.Argument(help="A stored calibration.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: print it.")] = None,
-    redact: Annotated[
-        bool, typer.Option("--redact", help="Without names, paths and whatever else could tell the site.")
-    ] = False,
-    as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Its name there, with --redact.")] = None,
-    db: Db = None,
-) -> None:
-    """Write a calibration as JSON, to be loaded elsewhere."""
-    from service.catalogue import export_calibration, write_text
-    from service.redacting import redaction
-
-    with open_store(db) as store:
-        text = export_calibration(store, name, redaction(redact, as_))
-    if output is None:
-        typer.echo(text)
-    else:
-        write_text(output, text)
-        typer.echo(f"wrote {output}", err=True)
-
-
-@app.command()
-def load(
-    file: Annotated[Path, typer.Argument(help="What 'stepgauge export' wrote.")],
-    name: Annotated[str | None, typer.Option(help="Store it under another name.")] = None,
-    db: Db = None,
-) -> None:
-    """Store a calibration that was exported elsewhere."""
-    from service.catalogue import load_calibration
-
-    with open_store(db) as store:
-        loaded = load_calibration(store, file, name)
-    typer.echo(f"loaded '{loaded.name}' ({loaded.of}, {loaded.constants} constants)")
-
-
-for _name, _command in {**NETWORKS, **CEILINGS}.items():
-    app.command(_name)(_command)
+    app.callback()(stepgauge)
+    for name in COMMANDS.keys() & asked or COMMANDS:
+        module, _, function = COMMANDS[name].partition(":")
+        app.command(name)(getattr(import_module(f"service.{module}"), function))
+    return app
 
 
 def main() -> None:
     """Run the command line; what stepgauge refuses is one line on standard error and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
-    with suppress(ValueError):  # only the main thread may
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end of time is an interruption
+    asked = sys.argv[1:2]
+    _prepare_process(prices=bool(PRICING.intersection(asked)))
     try:
-        code = app(standalone_mode=False) if len(sys.argv) > 1 else app(["--help"], standalone_mode=False)
+        app = application(asked)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except BrokenPipeError:
@@ -323,6 +119,22 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted; what was measured is kept\n")
         sys.exit(130)
+
+
+def _prepare_process(*, prices: bool) -> None:
+    """Set what the interpreter has for its whole process: its output, its signals, and NumPy's threads.
+
+    Matrices that prices come from have a few hundred rows, of which threads make nothing faster; they took a third of a
+    prediction's CPU time to start and to wait for one another, and more where others use the cores. The variable is
+    read when NumPy is loaded; who has set it knows better.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no error
+    with suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end of time is an interruption
+    if prices:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _drop_output() -> None:

@@ -37,7 +37,7 @@ from profiler.measurement import Measurement
 from profiler.run import Planned, RunSettings, measure
 from profiler.stopping import StoppingRule
 from service.measuring import measure_device
-from service.requests import MeasureRequest, Questions
+from service.measuring_requests import MeasureRequest, Questions
 
 PHASES = (Phase.FORWARD, Phase.BACKWARD_DATA, Phase.BACKWARD_WEIGHT)
 SPLITS = ("filters", "channels", "height")

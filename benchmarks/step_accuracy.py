@@ -38,9 +38,9 @@ from profiler.measurement import Measurement
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
 from service.measuring import measure_device
+from service.measuring_requests import MeasureRequest, Questions
 from service.models import find_model, find_question
 from service.predicting import feasible_step, serial_projection
-from service.requests import MeasureRequest, Questions
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = "benchmarks/nets.py"
@@ -186,8 +186,8 @@ def print_rows(title: str, rows: Sequence[Row], limit: float, floors: float) -> 
 
 def profiled(session: Session, base: Calibration, nets: Sequence[str]) -> dict[str, Calibration]:
     """A calibration with each network's own profile at its first batch."""
+    from service.measuring_requests import ProfileRequest
     from service.profiling import profile
-    from service.requests import ProfileRequest
 
     session.store.add_calibration(base, [session.run_id])
     found = {}

@@ -1,12 +1,10 @@
-"""Says in one line what a database or its driver had to complain about."""
+"""Says in one line what a database's driver had to complain about; for SQLAlchemy see `db.engine`."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from oracle.errors import StoreError
 
@@ -30,26 +28,23 @@ def one_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:200]
 
 
-def _text(error: BaseException, where: str) -> str:
+def driver_error(error: BaseException, where: str) -> StoreError:
+    """What a driver or the operating system raised about `where`, in one line."""
     code = getattr(error, "sqlite_errorname", None) or ""
     detail = one_line(error)
     # Extended codes such as SQLITE_IOERR_WRITE begin with their primary code.
     for primary, text in _SQLITE.items():
         if code.startswith(primary):
-            return text.format(where=where, detail=detail)
-    return f"{where}: {detail}"
+            return StoreError(text.format(where=where, detail=detail))
+    return StoreError(f"{where}: {detail}")
 
 
 @contextmanager
 def said_in_one_line(where: str) -> Iterator[None]:
-    """Turn whatever SQLAlchemy, a driver or the operating system raises into one `StoreError` about `where`."""
+    """Turn whatever SQLite's driver or the operating system raises into one `StoreError` about `where`."""
     try:
         yield
-    except IntegrityError as error:
-        raise StoreError(f"{where} refused what does not fit its tables: {one_line(error.orig or error)}") from error
-    except SQLAlchemyError as error:
-        raise StoreError(_text(getattr(error, "orig", None) or error, where)) from error
     except UnicodeError as error:
         raise StoreError(f"{where} cannot hold a text that is not Unicode: {one_line(error)}") from error
     except (sqlite3.Error, OSError) as error:
-        raise StoreError(_text(error, where)) from error
+        raise driver_error(error, where) from error

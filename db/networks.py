@@ -7,13 +7,11 @@ neither fits nor curves, so it takes and gives plain values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
-
-from db import schema
+from db.plain_sql import Ask, json_value
 from oracle.errors import UnknownName
 
 
@@ -72,62 +70,43 @@ class NetworkSummary:
     constants: int
 
 
-def network_id(connection: Connection, name: str) -> int | None:
+def network_id(ask: Ask, name: str) -> int | None:
     """The key of the network of a name, or None."""
-    return connection.scalar(select(schema.network.c.id).where(schema.network.c.name == name))
+    found = ask("SELECT id FROM network WHERE name = :name", name=name)
+    return found[0]["id"] if found else None
 
 
-def insert_network(connection: Connection, network: Network, run_ids: Sequence[str]) -> None:
-    """Store a network, its constants and where it is from."""
-    head = {
-        "name": network.name,
-        "fabric": network.fabric,
-        "created_at": network.created_at,
-        "content": dict(network.content),
-    }
-    connection.execute(insert(schema.network), head)
-    new = network_id(connection, network.name)
-    for table, columns in (
-        (schema.network_constant, [{"network_id": new, **asdict(constant)} for constant in network.constants]),
-        (schema.network_run, [{"network_id": new, "run_id": run_id} for run_id in run_ids]),
-    ):
-        if columns:
-            connection.execute(insert(table), columns)
-
-
-def find_network(connection: Connection, name: str) -> Network:
+def find_network(ask: Ask, name: str) -> Network:
     """The network of that very name.
 
     Raises:
         UnknownName: there is none.
     """
-    head = connection.execute(select(schema.network).where(schema.network.c.name == name)).one_or_none()
-    if head is None:
-        raise UnknownName("network", name, connection.scalars(select(schema.network.c.name)))
-    table = schema.network_constant
-    own = select(table).where(table.c.network_id == head.id).order_by(table.c.id)
+    found = network_id(ask, name)
+    if found is None:
+        raise UnknownName("network", name, [row["name"] for row in ask("SELECT name FROM network")])
+    (head,) = ask("SELECT * FROM network WHERE id = :id", id=found)
     constants = tuple(
         NetworkConstant(
-            name=row.name,
-            collective=row.collective,
-            ranks=row.ranks,
-            nodes=row.nodes,
-            dtype=row.dtype,
-            environment=row.environment,
-            job=row.job,
-            value=row.value,
-            unit=row.unit,
-            lo=row.lo,
-            hi=row.hi,
+            name=row["name"],
+            collective=row["collective"],
+            ranks=row["ranks"],
+            nodes=row["nodes"],
+            dtype=row["dtype"],
+            environment=row["environment"],
+            job=row["job"],
+            value=row["value"],
+            unit=row["unit"],
+            lo=row["lo"],
+            hi=row["hi"],
         )
-        for row in connection.execute(own)
+        for row in ask("SELECT * FROM network_constant WHERE network_id = :id ORDER BY id", id=found)
     )
-    return Network(head.name, head.fabric, head.created_at, head.content, constants)
+    return Network(head["name"], head["fabric"], head["created_at"], json_value(head["content"]), constants)
 
 
-def all_networks(connection: Connection) -> list[NetworkSummary]:
+def all_networks(ask: Ask) -> list[NetworkSummary]:
     """All networks, oldest first."""
-    head = schema.network.c
-    heads = connection.execute(select(head.id, head.name, head.fabric, head.created_at).order_by(head.id)).all()
-    counts = Counter(connection.scalars(select(schema.network_constant.c.network_id)))
-    return [NetworkSummary(row.name, row.fabric, row.created_at, counts[row.id]) for row in heads]
+    heads = ask("SELECT id, name, fabric, created_at FROM network ORDER BY id")
+    counts = Counter(row["network_id"] for row in ask("SELECT network_id FROM network_constant"))
+    return [NetworkSummary(row["name"], row["fabric"], row["created_at"], counts[row["id"]]) for row in heads]

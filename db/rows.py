@@ -1,20 +1,19 @@
-"""Between rows and values: what a measurement or a calibration looks like as columns, and back."""
+"""What an environment, a measurement or a calibration looks like as columns, and the first two back.
+
+Calibrations come back in `db.calibrations`, which is loaded by commands that store nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Row
 
 from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
 from oracle.errors import BadInput
-from oracle.layer import Phase
-from oracle.layers import layer_from_dict
 from oracle.stored_array import StoredArray
 from profiler.measurement import Environment, Measurement
 
@@ -168,83 +167,3 @@ def shape_columns(shape: MeasuredShape, calibration_id: int) -> Columns:
         "log_sd": shape.log_sd,
         "n": shape.count,
     }
-
-
-def calibration_from(
-    row: Row[Any],
-    fits: Iterable[Row[Any]],
-    constants: Iterable[Row[Any]],
-    arrays: Iterable[Row[Any]],
-    shapes: Iterable[Row[Any]],
-) -> Calibration:
-    """The calibration in its rows, each kind in the order in which it was stored.
-
-    Raises:
-        BadInput, KeyError, TypeError, ValueError: rows that no calibration can have left behind.
-    """
-    by_fit: defaultdict[tuple[str, Phase, str], list[Constant]] = defaultdict(list)
-    for constant in map(_constant_from, constants):
-        by_fit[constant.family, constant.phase, constant.execution].append(constant)
-    models: defaultdict[tuple[str, Phase, str], list[StoredArray]] = defaultdict(list)
-    for array in arrays:
-        stored = StoredArray(array.name, array.dtype, tuple(array.shape), array.numbers)
-        models[array.family, Phase(array.phase), array.execution].append(stored)
-    return Calibration(
-        name=row.name,
-        device=row.device,
-        created_at=row.created_at,
-        environment=row.environment,
-        validity_key=row.validity_key,
-        fits=tuple(
-            _fit_from(fit, by_fit[key], models[key])
-            for fit in fits
-            for key in [(fit.family, Phase(fit.phase), fit.execution)]
-        ),
-        shapes=tuple(map(_shape_from, shapes)),
-        common_sd=row.common_sd,
-        notes=tuple(row.notes),
-    )
-
-
-def _constant_from(row: Row[Any]) -> Constant:
-    return Constant(
-        family=row.family,
-        phase=Phase(row.phase),
-        execution=row.execution,
-        quantity=row.quantity,
-        value=row.value,
-        unit=row.unit,
-        lo=row.lo,
-        hi=row.hi,
-        draws=tuple(row.draws),
-    )
-
-
-def _fit_from(row: Row[Any], constants: Sequence[Constant], arrays: Sequence[StoredArray]) -> KernelFit:
-    return KernelFit(
-        family=row.family,
-        phase=Phase(row.phase),
-        execution=row.execution,
-        constants=tuple(constants),
-        shapes=row.shapes,
-        samples=row.samples,
-        held_out_error=row.held_out_error,
-        residual_sd=row.residual_sd,
-        flop_lo=row.flop_lo,
-        flop_hi=row.flop_hi,
-        bytes_lo=row.bytes_lo,
-        bytes_hi=row.bytes_hi,
-        arrays=tuple(arrays),
-    )
-
-
-def _shape_from(row: Row[Any]) -> MeasuredShape:
-    return MeasuredShape(
-        layer=layer_from_dict(row.layer),
-        phase=Phase(row.phase),
-        samples=row.samples,
-        execution=row.execution,
-        seconds=row.median_s,
-        log_sd=row.log_sd,
-        count=row.n,
-    )

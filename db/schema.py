@@ -5,8 +5,8 @@
 
 Rows are typed columns of SQLAlchemy's core and not mapped objects: what goes in and what comes out are the frozen
 values of `oracle.constants` and `profiler.measurement`, so a second set of classes with a session around them would do
-nothing but add a fifth of a second to every command (measured: importing and mapping the same seven tables takes
-0.50 s with the mapper and 0.31 s without).
+nothing but add a fifth of a second to every command that writes (importing and mapping the same seven tables took
+0.50 s with the mapper and 0.31 s without). What only reads calibrations loads none of this: see `db.plain_sql`.
 
 Raw samples and draws are JSON arrays of numbers written with all their digits: SQLite's `json_each(device_s)` and
 PostgreSQL's `json_array_elements` turn them into rows, and nothing is lost against a binary blob (a float64 has at most

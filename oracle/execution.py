@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from oracle.errors import BadInput, OutOfRange, UnknownName
@@ -115,12 +116,12 @@ class Execution:
         """What the optimizer keeps and does per parameter."""
         return OPTIMIZERS[self.optimizer]
 
-    @property
+    @cached_property
     def kernel_key(self) -> str:
         """What forward and backward kernels depend on."""
         return "/".join((self.precision, self.memory_format, *self._options(_KERNEL_OPTIONS)))
 
-    @property
+    @cached_property
     def update_key(self) -> str:
         """What update kernels depend on."""
         return "/".join((self.precision, self.optimizer, *self._options(_UPDATE_OPTIONS)))

@@ -352,9 +352,10 @@ def checked(value: object, wanted: object, where: str) -> Any:
 
 
 @cache
-def _field_types(cls: type[Layer]) -> dict[str, Any]:
-    """The types of a layer's fields, worked out once per kind: a calibration holds thousands of layers."""
-    return get_type_hints(cls)
+def _fields_of(cls: type[Layer]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The types of the fields of a kind, and which it must have; looked up once for thousands of layers."""
+    types, own = get_type_hints(cls), fields(cls)
+    return {field.name: types[field.name] for field in own}, tuple(f.name for f in own if f.default is MISSING)
 
 
 def layer_from_dict(values: Mapping[str, Any], kinds: Mapping[str, type[Layer]] = CALLED) -> Layer:
@@ -371,13 +372,14 @@ def layer_from_dict(values: Mapping[str, Any], kinds: Mapping[str, type[Layer]] 
     if kind not in kinds:
         raise UnknownName("layer kind", kind, kinds)
     cls = kinds[kind]
-    types = _field_types(cls)
-    known = {field.name for field in fields(cls)}
-    unknown = set(values) - known - {"kind"}
+    types, required = _fields_of(cls)
+    unknown = values.keys() - types.keys() - {"kind"}
     if unknown:
         raise BadInput(f"a {kind} layer has no field {reprlib.repr(sorted(unknown))}")
-    given = {name: checked(values[name], types[name], f"{name} of a {kind} layer") for name in known & set(values)}
-    missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in given]
+    given = {
+        name: checked(values[name], types[name], f"{name} of a {kind} layer") for name in types.keys() & values.keys()
+    }
+    missing = [name for name in required if name not in given]
     if missing:
         raise BadInput(f"a {kind} layer is incomplete: it has no {', '.join(missing)}")
     return cls(**given)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from oracle.errors import BadInput, UnknownName
 from oracle.model import ModelGraph
-from oracle.paradl_net import read_net
 from oracle.zoo import ZOO
 
 MAX_FILE_BYTES = 8 * 2**20
@@ -37,6 +36,8 @@ def load_model(name: str) -> ModelGraph:
     if suffix == ".json":
         return _graph_from_json(path)
     if suffix.startswith(".net"):
+        from oracle.paradl_net import read_net
+
         return read_net(_read_text(path), path.name).graph
     raise UnknownName("model", name, [*ZOO, "FILE.json", "FILE.net"])
 

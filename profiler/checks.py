@@ -11,8 +11,9 @@ from importlib import metadata, util
 
 from profiler.cpu_checks import cpu_findings
 from profiler.cuda_checks import cuda_findings, rank_findings
-from profiler.environment import cpu_model, import_torch
+from profiler.environment import import_torch
 from profiler.findings import Finding, Level
+from profiler.this_machine import cpu_model
 from profiler.versions import version_of
 
 MIN_TORCH = (2, 6)

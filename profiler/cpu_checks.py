@@ -14,7 +14,6 @@ from pathlib import Path
 from oracle.units import format_bytes
 from profiler.findings import Finding
 from profiler.machine_state import (
-    ROOT,
     BusyProcess,
     available_memory_bytes,
     busy_processes,
@@ -24,11 +23,11 @@ from profiler.machine_state import (
     is_virtual,
     memory_limits,
     numa_nodes,
-    own_cores,
     physical_cores,
     stolen_s,
     turbo,
 )
+from profiler.this_machine import ROOT, own_cores
 
 MIN_FREE_BYTES = 2.0 * 2**30
 BUSY_SHARE = 0.25

@@ -13,10 +13,10 @@ from oracle.errors import StepgaugeError
 from oracle.units import format_bytes
 from profiler.environment import import_torch
 from profiler.findings import Finding, Level
-from profiler.machine_state import ROOT
 from profiler.nvml import DeviceKey, key_of
 from profiler.nvml_state import DeviceState, device_state
 from profiler.state_sampler import SLOWDOWNS
+from profiler.this_machine import ROOT
 from profiler.versions import version_of
 
 BUSY_SHARE, TAKEN_SHARE = 0.05, 0.25

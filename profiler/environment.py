@@ -23,13 +23,13 @@ from profiler.machine_state import (
     huge_pages,
     is_virtual,
     numa_nodes,
-    own_cores,
     physical_cores,
     turbo,
 )
 from profiler.measurement import Environment
 from profiler.nvml import key_of
 from profiler.nvml_state import DeviceState, device_state
+from profiler.this_machine import cpu_model, operating_system, own_cores, usable_cores
 
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -128,15 +128,6 @@ def import_torch() -> ModuleType | None:
     return torch
 
 
-def cpu_model() -> str:
-    """The CPU's own name, such as `AMD EPYC 9654 96-Core Processor`."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine() or "unknown CPU"
-
-
 def last_level_cache_bytes() -> float | None:
     """Size of the largest cache of the first core; None where the system does not say."""
     sizes = []
@@ -146,16 +137,6 @@ def last_level_cache_bytes() -> float | None:
         except (OSError, BadInput):
             continue
     return max(sizes, default=None)
-
-
-def operating_system() -> str:
-    """The system's name and version."""
-    return f"{platform.system()} {platform.release()}"
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(own_cores())
 
 
 def _clock_hz() -> str:

@@ -16,17 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-ROOT = Path("/")
+from profiler.this_machine import ROOT
+
 _CPUS = "sys/devices/system/cpu"
 UNLIMITED_BYTES = 2.0**60
 """Limits of memory from here on mean that there is none (version 1 writes the largest number of whole pages)."""
-
-
-def own_cores() -> frozenset[int]:
-    """The cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 def core_set(text: str) -> frozenset[int]:

@@ -30,10 +30,11 @@ from typing import Any
 
 from oracle.errors import StepgaugeError
 from profiler.backends.base import Backend
-from profiler.machine_state import own_cores, stolen_s, throttle_count
+from profiler.machine_state import stolen_s, throttle_count
 from profiler.measurement import Measurement
 from profiler.nvml import DeviceKey, find_device, key_of, open_nvml
 from profiler.nvml_state import DeviceState, StateReader
+from profiler.this_machine import own_cores
 
 EVERY_S = 0.25
 """Time between two readings of the thread: a reading takes about a millisecond of the driver."""

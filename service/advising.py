@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from db.store import Store
+from db.reading import Reader
 from oracle.bottlenecks import Bottleneck, find_bottlenecks
 from oracle.breakdown import KernelItem, MoveItem
 from oracle.case import Case
@@ -123,7 +123,7 @@ class ExplainResult:
         }
 
 
-def advise(store: Store, request: PlanRequest) -> AdviceResult:
+def advise(store: Reader, request: PlanRequest) -> AdviceResult:
     """Rank strategies for a job.
 
     Raises:
@@ -145,7 +145,7 @@ def advise(store: Store, request: PlanRequest) -> AdviceResult:
     return AdviceResult(asked.means.calibration, ranking, rows, front, held, asked.means.notes)
 
 
-def scale(store: Store, request: PlanRequest) -> ScaleResult:
+def scale(store: Reader, request: PlanRequest) -> ScaleResult:
     """Predict strategies at several numbers of devices.
 
     Raises:
@@ -161,7 +161,7 @@ def scale(store: Store, request: PlanRequest) -> ScaleResult:
     return ScaleResult(asked.means.calibration, tuple(rows), asked.means.notes)
 
 
-def explain(store: Store, request: PlanRequest) -> ExplainResult:
+def explain(store: Reader, request: PlanRequest) -> ExplainResult:
     """Break one projection down.
 
     Raises:
@@ -191,7 +191,7 @@ def _names(request: PlanRequest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parse_strategy(text).name for text in request.strategies)) or tuple(STRATEGIES)
 
 
-def _look_up(store: Store, request: PlanRequest) -> _Asked:
+def _look_up(store: Reader, request: PlanRequest) -> _Asked:
     means = look_up(store, request)
     devices = request.devices[0]
     first = Job(
@@ -257,5 +257,5 @@ def move_to_dict(item: MoveItem) -> dict[str, Any]:
     }
 
 
-USE_CASES: dict[str, Callable[[Store, PlanRequest], Any]] = {"advise": advise, "scale": scale, "explain": explain}
+USE_CASES: dict[str, Callable[[Reader, PlanRequest], Any]] = {"advise": advise, "scale": scale, "explain": explain}
 """The use cases of this file by the name of their command."""

@@ -24,7 +24,7 @@ from profiler.measurement import Environment, Measurement
 from profiler.run import Planned, Unmeasured, describe
 from profiler.steps.canaries import CANARY, Canary
 from profiler.visit import now
-from service.requests import CalibrateRequest, MeasureRequest
+from service.measuring_requests import CalibrateRequest, MeasureRequest
 
 PLAN, SESSION, REFUSED = "plan", "session", "refused"
 """The kinds of facts of a run that measures."""

@@ -13,8 +13,8 @@ from oracle.plan import Job, Strategy
 from oracle.search import variants
 from oracle.strategies import STRATEGIES
 from oracle.strategies.choices import parse_strategy
+from service.measuring_requests import Questions
 from service.models import find_model
-from service.requests import Questions
 
 MODELS = (("resnet50", 8), ("alexnet", 32))
 """The models whose own shapes are measured where nobody asks for others, with the samples of one step."""

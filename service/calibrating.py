@@ -20,7 +20,7 @@ from service.agenda import run_labels
 from service.checking import labels_for
 from service.fitting import newest_calibrations
 from service.measuring import Clock, unmeasured_notes, unmeasured_values, working_on
-from service.requests import CalibrateRequest, Progress, silent
+from service.measuring_requests import CalibrateRequest, Progress, silent
 
 if TYPE_CHECKING:
     from calibration.calibrate import Report

@@ -6,11 +6,12 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibration.link_values import LinkCalibration
+from db.calibrations import CalibrationSummary
 from db.networks import Network, NetworkSummary
-from db.store import CalibrationSummary, Store
+from db.reading import Reader
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.interchange import calibration_from_json, calibration_to_json
@@ -19,6 +20,9 @@ from service.networks import FORMAT, from_document, link_calibration, network_na
 from service.predicting import find_calibration, validity_notes
 from service.redacting import Redaction, redacted_calibration, redacted_network
 from service.staleness import stale_notes
+
+if TYPE_CHECKING:  # what only reads calibrations does not load what stores them
+    from db.store import Store
 
 MAX_FILE_BYTES = 64 * 2**20
 """Far above any calibration; what is larger is something else."""
@@ -90,14 +94,14 @@ class Loaded:
     constants: int
 
 
-def list_calibrations(store: Store) -> Catalogue:
+def list_calibrations(store: Reader) -> Catalogue:
     """All calibrations, oldest first."""
     devices = sorted(store.calibrations(), key=lambda summary: summary.created_at)
     networks = sorted(store.networks(), key=lambda summary: summary.created_at)
     return Catalogue(store.location, tuple(devices), tuple(networks), installed())
 
 
-def show_calibration(store: Store, name: str | None, collectives: bool = False) -> ShownCalibration | ShownNetwork:
+def show_calibration(store: Reader, name: str | None, collectives: bool = False) -> ShownCalibration | ShownNetwork:
     """One calibration; the newest of a device without a name.
 
     Args:
@@ -111,7 +115,7 @@ def show_calibration(store: Store, name: str | None, collectives: bool = False) 
     return ShownCalibration(calibration, validity_notes(calibration))
 
 
-def export_calibration(store: Store, name: str, how: Redaction | None = None) -> str:
+def export_calibration(store: Reader, name: str, how: Redaction | None = None) -> str:
     """One calibration as JSON text.
 
     Args:

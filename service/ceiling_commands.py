@@ -1,8 +1,7 @@
-"""The command on a device's limits; `cli.py` adds it to the others."""
+"""The command on a device's limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -37,7 +36,3 @@ def ceilings(
     with open_store(db) as store, progress_bar() as progress:
         result = find_ceilings(store, request, progress)
     show("ceilings", result, json)
-
-
-CEILINGS: dict[str, Callable[..., None]] = {"ceilings": ceilings}
-"""Name -> command."""

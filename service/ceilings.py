@@ -18,7 +18,7 @@ from profiler.ceilings.products import product_probes
 from profiler.ceilings.raw import raw_probes
 from profiler.ceilings.streams import stream_probes
 from profiler.ceilings.updates import update_probes
-from service.requests import Progress, silent
+from service.measuring_requests import Progress, silent
 
 PROBES: tuple[Callable[[TorchDevice], list[Probe]], ...] = (
     product_probes,

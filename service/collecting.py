@@ -33,8 +33,8 @@ from service.collective_rows import JOB_KEYS, CollectiveRow, rows_of
 from service.fitting import FitRequest, FitResult, fit_stored
 from service.hosts import host_key, remember_hosts
 from service.launch_lines import LARGEST_BYTES
+from service.measuring_requests import Progress, silent
 from service.network_comparing import NetworkComparison
-from service.requests import Progress, silent
 
 COMMAND = "measure --collectives"
 """What the runs of collectives are called in a store."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibration.timers import CalibratedTimer
-from db.store import Store
+from db.reading import Reader
 from oracle.constants import CONSTANT_LEVEL, Calibration, Constant
 from oracle.errors import BadInput
 from oracle.estimate import Estimate
@@ -101,7 +101,7 @@ class CompareResult:
 
 
 def compare(
-    store: Store, first: str, second: str, models: tuple[tuple[str, int], ...], execution: Execution
+    store: Reader, first: str, second: str, models: tuple[tuple[str, int], ...], execution: Execution
 ) -> CompareResult | NetworkComparison:
     """Put two stored calibrations side by side, of devices or of networks.
 

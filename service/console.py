@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from db.reading import Reader
     from db.store import Store
     from oracle.execution import Execution
-    from service.requests import Progress
+    from service.measuring_requests import Progress
 
 
 def execution_of(precision: str, memory_format: str, optimizer: str, recompute: int = 0) -> Execution:
@@ -24,8 +25,18 @@ def execution_of(precision: str, memory_format: str, optimizer: str, recompute: 
 
 
 @contextmanager
+def open_reader(db: str | None) -> Iterator[Reader]:
+    """The calibrations of `--db`, by default where everybody's are."""
+    from db.location import default_url
+    from db.reading import Reader
+
+    with Reader.open(db or default_url()) as reader:
+        yield reader
+
+
+@contextmanager
 def open_store(db: str | None) -> Iterator[Store]:
-    """The store of `--db`, by default where everybody's is."""
+    """The store of `--db`, to write to it."""
     from db.location import default_url
     from db.store import Store
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from calibration.link_sources import fabric_of, link_rows
 from calibration.link_values import LinkCalibration
+from db.reading import Reader
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, UnknownName
@@ -157,7 +158,7 @@ def _unlike(calibration: Calibration, known: Sequence[Calibration]) -> tuple[str
     return unlike_notes(calibration, known)
 
 
-def newest_calibrations(store: Store) -> list[Calibration]:
+def newest_calibrations(store: Reader) -> list[Calibration]:
     """The newest calibration of every device in a store."""
     newest = {summary.device: summary.name for summary in sorted(store.calibrations(), key=lambda s: s.created_at)}
     return [store.calibration(name) for name in newest.values()]

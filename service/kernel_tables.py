@@ -14,7 +14,7 @@ from oracle.units import format_rate, format_seconds
 from service.tables import print_notes, show_table, table
 
 if TYPE_CHECKING:
-    from db.store import Store
+    from db.reading import Reader
     from oracle.constants import Constant
     from service.kernel_view import FamilyView, Narrowing, ShownKernels
 
@@ -22,7 +22,7 @@ _LEGEND = 12
 """Families that are named in a picture: those with the most shapes."""
 
 
-def show_and_plot_kernels(store: Store, name: str | None, question: str | None, plot: Path | None) -> ShownKernels:
+def show_and_plot_kernels(store: Reader, name: str | None, question: str | None, plot: Path | None) -> ShownKernels:
     """The kernels of a calibration, drawn into a file where one is named; see `kernel_view.show_kernels`."""
     from service.kernel_view import show_kernels
     from service.plotting import check_plot

@@ -18,7 +18,7 @@ from calibration.design import model_calls
 from calibration.features import canonical, execution_of, family
 from calibration.repeats import LEAST_LOG_SD
 from calibration.timers import CalibratedTimer
-from db.store import Store
+from db.reading import Reader
 from oracle.constants import FRESH_PAGES, STEP, Calibration, Constant, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.execution import Execution
@@ -144,7 +144,7 @@ class ShownKernels:
         }
 
 
-def show_kernels(store: Store, name: str | None, question: str | None) -> ShownKernels:
+def show_kernels(store: Reader, name: str | None, question: str | None) -> ShownKernels:
     """The kernel families of a calibration, and what to measure for a question.
 
     Args:

@@ -30,7 +30,7 @@ from service.agenda import Agenda, Design, find_agenda, load_agenda, plan_fact, 
 from service.asking import asked_steps
 from service.checking import labels_for
 from service.claims import claimed
-from service.requests import MeasureRequest, Progress, silent
+from service.measuring_requests import MeasureRequest, Progress, silent
 from service.session import SPENT_S, Round, in_fresh_process, measure_here
 
 QUICK_BUDGET_S = 300.0

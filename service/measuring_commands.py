@@ -1,4 +1,4 @@
-"""The commands that measure, kernels or collectives; `cli.py` adds them to the others."""
+"""The commands that check this machine and measure it, kernels or collectives."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ from service.options import (
 )
 
 
+def doctor(device: Device = "cpu", db: Db = None, json: Json = False) -> None:
+    """Check this machine: what would spoil a calibration."""
+    from service.checking import examine
+
+    report = examine(device, db)
+    show("doctor", report, json)
+    if not report.usable:
+        raise typer.Exit(1)
+
+
 def calibrate(
     device: Device = "cpu",
     name: Annotated[str | None, typer.Option(help="Name of the calibration. Default: the device and the date.")] = None,
@@ -81,17 +91,22 @@ def calibrate(
     _carry_out(locals(), fits=True)
 
 
+def _with_options_of(other: Callable[..., None], *, but: Collection[str]) -> Callable[[Callable[..., None]], Any]:
+    """Make a command that takes another one's options, but for some; Typer reads them from the signature."""
+
+    def taking(command: Callable[..., None]) -> Any:
+        theirs = signature(other, eval_str=True)
+        taken = [parameter for name, parameter in theirs.parameters.items() if name not in but]
+        command.__signature__ = theirs.replace(parameters=taken)  # type: ignore[attr-defined]
+        return command
+
+    return taking
+
+
+@_with_options_of(calibrate, but=("name", "no_prior"))
 def measure(**options: Any) -> None:
     """Measure this machine and store it; fit later."""
     _carry_out(options, fits=False)
-
-
-def _with_options_of(command: Callable[..., None], other: Callable[..., None], *, but: Collection[str]) -> Any:
-    """A command that takes another one's options, but for some; Typer reads them from the signature."""
-    theirs = signature(other, eval_str=True)
-    taken = [parameter for name, parameter in theirs.parameters.items() if name not in but]
-    command.__signature__ = theirs.replace(parameters=taken)  # type: ignore[attr-defined]
-    return command
 
 
 def _carry_out(options: Mapping[str, Any], *, fits: bool) -> None:
@@ -108,7 +123,7 @@ def _carry_out(options: Mapping[str, Any], *, fits: bool) -> None:
         run_collectives(asked, fits, options["db"], options["json"])
         return
     from oracle.units import parse_seconds
-    from service.requests import CalibrateRequest, MeasureRequest, parse_questions
+    from service.measuring_requests import CalibrateRequest, MeasureRequest, parse_questions
 
     budget, counts = options["budget"], (options["devices"], options["batch"], options["batch_per_device"])
     fields: dict[str, Any] = shared | {
@@ -131,7 +146,3 @@ def _carry_out(options: Mapping[str, Any], *, fits: bool) -> None:
 
             result = measure_device(store, MeasureRequest(**fields), progress)
     show("calibrate" if fits else "measure", result, options["json"])
-
-
-MEASURING_COMMANDS = (calibrate, _with_options_of(measure, calibrate, but=("name", "no_prior")))
-"""The commands of this file."""

@@ -1,4 +1,4 @@
-"""The commands that look at one model: trace it, profile it; `cli.py` adds them to the others."""
+"""The commands that look at single models here: trace, profile, validate."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def profile(
     batches of these models.
     """
     from oracle.units import parse_seconds
+    from service.measuring_requests import ProfileRequest, parse_model
     from service.profiling import profile as use_case
-    from service.requests import ProfileRequest, parse_model
 
     request = ProfileRequest(
         models=tuple(parse_model(text) for text in models),
@@ -86,5 +86,30 @@ def profile(
     show("profile", replace(result, all_layers=all_layers), json)
 
 
-MODEL_COMMANDS = (trace, profile)
-"""The commands of this file."""
+def validate(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL:BATCH...", help="Such as resnet50:8 alexnet:32.")],
+    calibration: CalibrationName = None,
+    device: RealDevice = "cpu",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="How long to measure each model.")] = "20s",
+    precision: Precision = "fp32",
+    memory_format: MemoryFormat = "channels_first",
+    optimizer: Optimizer = "sgd_momentum",
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Run real training steps here beside their prediction."""
+    from oracle.units import parse_seconds
+    from service.measuring_requests import ValidateRequest
+    from service.requests import parse_model_batch
+    from service.validating import validate as use_case
+
+    request = ValidateRequest(
+        models=tuple(parse_model_batch(text) for text in models),
+        calibration=calibration,
+        device=device,
+        budget_s=parse_seconds(budget),
+        execution=execution_of(precision, memory_format, optimizer),
+    )
+    with open_store(db) as store, progress_bar() as progress:
+        result = use_case(store, request, progress)
+    show("validate", result, json)

@@ -9,7 +9,7 @@ from typing import Any
 from calibration.link_drift import Drift, drift
 from calibration.link_values import LinkCalibration
 from db.networks import NetworkConstant
-from db.store import Store
+from db.reading import Reader
 from oracle.errors import BadInput
 from service.networks import link_calibration, named_constants, network_names
 
@@ -87,7 +87,7 @@ class NetworkComparison:
         }
 
 
-def are_networks(store: Store, first: str, second: str) -> bool:
+def are_networks(store: Reader, first: str, second: str) -> bool:
     """Whether both names are of networks.
 
     Raises:
@@ -100,7 +100,7 @@ def are_networks(store: Store, first: str, second: str) -> bool:
     return first in networks
 
 
-def compare_networks(store: Store, first: str, second: str) -> NetworkComparison:
+def compare_networks(store: Reader, first: str, second: str) -> NetworkComparison:
     """Put two stored networks side by side.
 
     Raises:
@@ -146,7 +146,7 @@ def _half(constant: NetworkConstant) -> float | None:
     return 0.5 * math.log(constant.hi / constant.lo)
 
 
-def earlier(store: Store, known: LinkCalibration) -> LinkCalibration | None:
+def earlier(store: Reader, known: LinkCalibration) -> LinkCalibration | None:
     """The newest other network of the same fabric; None where this is the first."""
     others = [item for item in store.networks() if item.fabric == known.fabric and item.name != known.name]
     if not others:

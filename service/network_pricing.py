@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from calibration.link_pricing import LinkTimer
 from calibration.link_values import LinkCalibration
-from db.store import Store
+from db.reading import Reader
 from oracle.errors import BadInput, UnknownName
 from oracle.machine import Cluster, Link
 from service.networks import link_calibration
@@ -27,7 +27,7 @@ class NetworkChoice:
     dtype: str | None = None
 
 
-def network_timer(store: Store, choice: NetworkChoice) -> LinkTimer:
+def network_timer(store: Reader, choice: NetworkChoice) -> LinkTimer:
     """The timer of a network in one environment.
 
     Raises:

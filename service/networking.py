@@ -1,14 +1,13 @@
-"""The commands on networks and on files that people already have; `cli.py` adds them to the others."""
+"""The commands on networks and on files that people already have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.console import open_store, show
+from service.console import open_reader, open_store, show
 from service.options import CalibrationName, Db, Dtypes, Json, NetworkEnvironment, NetworkName, NoPrior
 
 
@@ -95,7 +94,7 @@ def price(
 
     groups = () if by is None else tuple(by.split(","))
     request = PriceRequest(file, calibration, network, environment, out, tuple(where or ()), groups)
-    with open_store(db) as store:
+    with open_reader(db) as store:
         result = price_table(store, request)
     show("price", result, json)
 
@@ -142,13 +141,3 @@ def plan_measurement(
     types = tuple(part.strip() for part in (dtypes or "fp32").split(","))
     plan = use_case(PlanRequest(cluster, max_nodes, parse_seconds(budget), device, types, folder))
     show("plan-measurement", plan if sbatch is None else write_scripts(plan, sbatch), json)
-
-
-NETWORKS: dict[str, Callable[..., None]] = {
-    "import": import_,
-    "fit": fit,
-    "price": price,
-    "collect": collect,
-    "plan-measurement": plan_measurement,
-}
-"""Name -> command."""

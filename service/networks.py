@@ -19,7 +19,7 @@ from typing import Any
 
 from calibration.link_values import NORMAL_80, AffinePiece, CurveKey, LinkCalibration, Measured
 from db.networks import Network, NetworkConstant
-from db.store import Store
+from db.reading import Reader
 from oracle.errors import BadInput
 
 FORMAT = "stepgauge-network-1"
@@ -115,7 +115,7 @@ def link_calibration(network: Network) -> LinkCalibration:
     return LinkCalibration.from_dict(network.content)
 
 
-def network_names(store: Store) -> set[str]:
+def network_names(store: Reader) -> set[str]:
     """The names of all networks of a store."""
     return {summary.name for summary in store.networks()}
 

@@ -1,11 +1,11 @@
-"""The commands that choose and explain strategies; `cli.py` adds them to the others."""
+"""The commands that choose and explain strategies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from service.console import execution_of, open_store, show
+from service.console import execution_of, open_reader, show
 from service.options import (
     Batch,
     BatchPerDevice,
@@ -92,7 +92,7 @@ def _command(name: str, text: str, default_devices: str) -> Callable[..., None]:
             execution=execution_of(precision, memory_format, optimizer, recompute),
             rates=_rates(epochs, power, price, peak),
         )
-        with open_store(db) as store:
+        with open_reader(db) as store:
             result = USE_CASES[name](store, request)
         if plot is not None:
             PLOTS[name](result, plot)
@@ -102,33 +102,30 @@ def _command(name: str, text: str, default_devices: str) -> Callable[..., None]:
     return command
 
 
-PLANNING = (
-    _command(
-        "advise",
-        """Rank all strategies for a model and a number of devices.
+advise = _command(
+    "advise",
+    """Rank all strategies for a model and a number of devices.
 
-        Says what holds the fastest and what would change it, and why the others cannot be used.
-        """,
-        "1",
-    ),
-    _command(
-        "scale",
-        """Predict how strategies scale over devices.
-
-        With --batch the work is fixed (strong scaling), with --batch-per-device it grows (weak scaling).
-        """,
-        "1..1024",
-    ),
-    _command(
-        "explain",
-        """Break one prediction down by layer, phase and transfer.
-
-        Says what holds the step, how large each share is and why, and what would change it.
-        """,
-        "1",
-    ),
+    Says what holds the fastest and what would change it, and why the others cannot be used.
+    """,
+    "1",
 )
-"""The commands of this file."""
+scale = _command(
+    "scale",
+    """Predict how strategies scale over devices.
+
+    With --batch the work is fixed (strong scaling), with --batch-per-device it grows (weak scaling).
+    """,
+    "1..1024",
+)
+explain = _command(
+    "explain",
+    """Break one prediction down by layer, phase and transfer.
+
+    Says what holds the step, how large each share is and why, and what would change it.
+    """,
+    "1",
+)
 
 
 def _rates(epochs: int, power_w: float | None, price: float | None, peak_tflops: float | None) -> Rates:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from calibration.timers import CalibratedTimer
-from db.store import Store
+from db.reading import Reader
 from oracle.autograd import OVERHEADS, Autograd
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
@@ -50,7 +50,7 @@ class PredictResult:
         }
 
 
-def predict(store: Store, request: PredictRequest) -> PredictResult:
+def predict(store: Reader, request: PredictRequest) -> PredictResult:
     """Predict every model at every number of devices.
 
     Raises:
@@ -81,7 +81,7 @@ class Means:
     notes: tuple[str, ...]
 
 
-def look_up(store: Store, target: Target) -> Means:
+def look_up(store: Reader, target: Target) -> Means:
     """Find the calibration, the network and the machine that a request names.
 
     Raises:
@@ -116,7 +116,7 @@ def _project(request: PredictRequest, model: str, devices: int, means: Means) ->
     return means.predictor.project(job, chosen, suggest_batch=True)
 
 
-def _network(store: Store, target: Target) -> MeasuredLinks | None:
+def _network(store: Reader, target: Target) -> MeasuredLinks | None:
     """The curves of the network that a request names, or None."""
     if target.network is None:
         return None
@@ -178,7 +178,7 @@ def feasible_step(projection: Projection) -> Estimate:
     return projection.step
 
 
-def find_calibration(store: Store, name: str | None) -> Calibration:
+def find_calibration(store: Reader, name: str | None) -> Calibration:
     """The calibration of a name, or the newest; one for the models of a profile only where there is no other.
 
     Raises:

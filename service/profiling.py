@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibration.insitu import ProfiledStep, with_profiles
-from db.store import PROFILE, Store
+from db.calibrations import PROFILE
+from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput
 from oracle.layer import Phase
@@ -18,9 +19,9 @@ from profiler.measurement import Measurement
 from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings
 from profiler.stopping import StoppingRule
+from service.measuring_requests import ProfileRequest, Progress, silent
 from service.models import find_question
 from service.predicting import find_calibration
-from service.requests import ProfileRequest, Progress, silent
 
 MOST_STEPS = 50
 

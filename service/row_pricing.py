@@ -22,7 +22,7 @@ from calibration.link_sources import FABRIC_KEYS, label
 from calibration.link_values import CurveKey
 from calibration.step_factor import of_kernels_alone
 from calibration.timers import CalibratedTimer
-from db.store import Store
+from db.reading import Reader
 from oracle.constants import Calibration
 from oracle.errors import BadInput, NotCalibrated
 from oracle.execution import Execution
@@ -102,7 +102,7 @@ class PriceResult:
         return asdict(self)
 
 
-def price_table(store: Store, request: PriceRequest) -> PriceResult:
+def price_table(store: Reader, request: PriceRequest) -> PriceResult:
     """Price the rows of a table and score them.
 
     Raises:
@@ -130,7 +130,7 @@ def price_table(store: Store, request: PriceRequest) -> PriceResult:
     )
 
 
-def _priced(store: Store, request: PriceRequest, table: RowTable, rows: Sequence[Cells]) -> tuple[str, Priced]:
+def _priced(store: Reader, request: PriceRequest, table: RowTable, rows: Sequence[Cells]) -> tuple[str, Priced]:
     if not table.is_of_collectives:
         calibration = find_calibration(store, request.calibration)
         return calibration.name, price_kernels(calibration, rows)

@@ -21,7 +21,7 @@ from profiler.run import RunSettings, RunSummary, Unmeasured, measure
 from profiler.steps.canaries import visit_canaries
 from profiler.stopping import StoppingRule
 from service.agenda import Agenda, load_agenda, refused_fact
-from service.requests import Progress
+from service.measuring_requests import Progress
 
 TARGET = 0.03
 """Half-width of a median's 95 % interval at which a visit ends: less than what the machine drifts between visits."""

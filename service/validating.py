@@ -17,9 +17,9 @@ from profiler.measurement import Measurement
 from profiler.state_sampler import sampling
 from profiler.steps.serial import StepSettings, time_steps
 from profiler.stopping import StoppingRule
+from service.measuring_requests import Progress, ValidateRequest, silent
 from service.models import find_question
 from service.predicting import feasible_step, find_calibration, serial_projection, validity_notes
-from service.requests import Progress, ValidateRequest, silent
 from service.staleness import changes
 
 

@@ -115,7 +115,7 @@ def simulated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with the calibration `sim` of the simulated device; copy it before you write to it."""
     from db.store import Store
     from service.calibrating import calibrate
-    from service.requests import CalibrateRequest
+    from service.measuring_requests import CalibrateRequest
 
     path = tmp_path_factory.mktemp("simulated") / "store.sqlite"
     with Store.open(str(path)) as store:

@@ -15,9 +15,10 @@ import torch
 from oracle.errors import BadInput, NoDevice
 from profiler.backends.base import Kernel, Sample
 from profiler.backends.torch_device import Rotation, Stopwatch, TorchDevice
-from profiler.environment import cpu_model, last_level_cache_bytes
+from profiler.environment import last_level_cache_bytes
 from profiler.machine_state import available_memory_bytes
 from profiler.micro.base import Run
+from profiler.this_machine import cpu_model
 
 COLD_BYTES = (64.0 * 2**20, 256.0 * 2**20)
 """The least and the most that sets of inputs exceed together; between them the size of the last-level cache decides."""

@@ -19,8 +19,8 @@ from oracle.errors import RankLost
 from profiler.collectives.places import RankPlace
 from profiler.collectives.settings import CollectiveSettings
 from profiler.collectives.watch import connect, told
-from profiler.environment import usable_cores
 from profiler.run import Progress
+from profiler.this_machine import usable_cores
 
 _POLL_S = 0.2
 _GRACE_S = 1.0

@@ -29,12 +29,12 @@ from profiler.collectives.records import (
 from profiler.collectives.sampling import Agreement, Gap, Timed, computing, pause, verify
 from profiler.collectives.settings import KERNELS, CollectiveCase, CollectiveSettings, cases
 from profiler.collectives.sides import COLLECTIVE_BESIDE, MICRO
-from profiler.environment import cpu_model
 from profiler.importers.base import host_digest
 from profiler.measurement import Environment, Measurement
 from profiler.micro.collective import Member
 from profiler.run import Progress
 from profiler.stopping import decide
+from profiler.this_machine import cpu_model
 
 UNSEEN = 1e9
 """Visits that a rank reports of a case in which it does not take part."""

@@ -12,16 +12,21 @@ import pytest
 
 from db.errors import said_in_one_line
 from db.migrations import REVISIONS
+from db.reading import Reader
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import StoreError
 
 
 def _refused(url_or_path: str | Path, *, create: bool = True, timeout_s: float = 0.1) -> str:
-    """The one line with which a database is refused."""
-    with pytest.raises(StoreError) as caught, Store.open(str(url_or_path), create=create, timeout_s=timeout_s):
-        pass
-    message = str(caught.value)
+    """The one line with which a database is refused, the same to who writes and to who only reads calibrations."""
+    messages = []
+    for kind in (Store, Reader):
+        with pytest.raises(StoreError) as caught, kind.open(str(url_or_path), create=create, timeout_s=timeout_s):
+            pass
+        messages.append(str(caught.value))
+    message, again = messages
+    assert message == again
     assert "\n" not in message
     assert len(message) < 800
     return message
@@ -105,8 +110,9 @@ def test_a_hole_in_a_database_is_damage_when_it_is_read(filled: Path) -> None:
     # The first page holds the tables' names, which opening needs; everything after it is overwritten.
     content[4096:] = b"\xa5" * (len(content) - 4096)
     filled.write_bytes(content)
-    with pytest.raises(StoreError, match="damaged"), Store.open(str(filled)) as store:
-        store.calibration("number 1")
+    for kind in (Store, Reader):
+        with pytest.raises(StoreError, match="damaged"), kind.open(str(filled)) as store:
+            store.calibration("number 1")
 
 
 def test_a_newer_schema_is_named(filled: Path) -> None:

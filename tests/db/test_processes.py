@@ -268,16 +268,24 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert (status, output) == (0, f"True\n{path} is read-only: nothing can be stored in it\n")
 
 
-def test_opening_needs_no_alembic_and_no_mapper(tmp_path: Path, example: Path, start_python: Start) -> None:
+@pytest.mark.parametrize(
+    ("opens", "slow"),
+    [("db.store:Store", ["sqlalchemy.orm"]), ("db.reading:Reader", ["sqlalchemy"])],
+    ids=["writing", "reading"],
+)
+def test_opening_needs_no_alembic_and_no_mapper(
+    tmp_path: Path, start_python: Start, opens: str, slow: list[str]
+) -> None:
     path = tmp_path / "store.sqlite"
     with Store.open(str(path)):
         pass
-    script = """
+    module, _, name = opens.partition(":")
+    script = f"""
 import sys
-from db.store import Store
-with Store.open(sys.argv[1]) as store:
+from {module} import {name}
+with {name}.open(sys.argv[1]) as store:
     store.calibrations()
-slow = {"alembic", "sqlalchemy.orm", "torch", "scipy", "sklearn"}
+slow = {{"alembic", "torch", "scipy", "sklearn", *{slow!r}}}
 print(sorted(slow & set(sys.modules)))
 """
     assert _finish(start_python(script, path)) == (0, "[]\n")

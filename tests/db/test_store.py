@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from db.calibrations import PROFILE
 from db.networks import Network, NetworkConstant
 from db.schema import IMMUTABLE
-from db.store import PROFILE, Store
+from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import BadInput, StoreError, UnknownName
 from oracle.interchange import calibration_from_json, calibration_to_json

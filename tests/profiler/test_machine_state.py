@@ -22,12 +22,12 @@ from profiler.machine_state import (
     is_virtual,
     memory_limits,
     numa_nodes,
-    own_cores,
     physical_cores,
     stolen_s,
     throttle_count,
     turbo,
 )
+from profiler.this_machine import own_cores
 
 Write = Callable[[str, str], None]
 CPUS = "sys/devices/system/cpu"

@@ -31,6 +31,7 @@ def stepgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
     def run(*arguments: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["stepgauge", *map(str, arguments)])
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # which the command line may set, for its own process
         capsys.readouterr()
         try:
             cli.main()

@@ -14,7 +14,7 @@ from profiler.case import Case
 from profiler.run import Planned
 from profiler.steps.canaries import CANARY, Canary
 from service.agenda import Design, load_agenda, plan_fact, session_fact
-from service.requests import MeasureRequest, silent
+from service.measuring_requests import MeasureRequest, silent
 from service.session import LEAST_FOR_CANARIES_S, measure_here
 
 CASE = Case(LayerCall(Linear(64, 32), Phase.FORWARD, 8), Execution())

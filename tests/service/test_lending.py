@@ -21,7 +21,7 @@ from profiler.backends.base import Kernel, Sample
 from profiler.backends.simulated import SimulatedDevice, true_seconds
 from profiler.case import Case
 from service.calibrating import CalibrateResult, calibrate
-from service.requests import CalibrateRequest
+from service.measuring_requests import CalibrateRequest
 
 Stepgauge = Callable[..., Any]
 

@@ -29,7 +29,7 @@ from service.agenda import PLAN, REFUSED, SESSION, find_agenda, spent_s
 from service.calibrating import calibrate
 from service.claims import claimed
 from service.measuring import Clock, measure_device
-from service.requests import CalibrateRequest, MeasureRequest, Questions, silent
+from service.measuring_requests import CalibrateRequest, MeasureRequest, Questions, silent
 from service.session import Round, in_fresh_process
 
 ROOT = Path(__file__).resolve().parents[2]

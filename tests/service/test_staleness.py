@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from profiler.environment import cpu_model, usable_cores
 from profiler.installed import Installed, installed
+from profiler.this_machine import cpu_model, usable_cores
 from service.staleness import STALE_DAYS, changes, stale_notes
 
 Stepgauge = Callable[..., Any]
@@ -78,6 +78,11 @@ def test_the_driver_describes_itself_in_files(tmp_path: Path) -> None:
     (nvidia / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01  Wed Oct 27\n")
     assert installed(tmp_path).versions["driver"] == "470.82.01"
     assert installed(tmp_path / "elsewhere").gpus == ()
+
+
+def test_torch_is_of_the_version_that_it_gives_itself() -> None:
+    torch = pytest.importorskip("torch")
+    assert installed().versions["torch"] == torch.__version__
 
 
 @pytest.fixture
