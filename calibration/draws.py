@@ -54,6 +54,12 @@ def bank_rows(texts: Iterable[str]) -> Floats:
     return _standardised(_bank()[[_number(text) % BANK_ROWS for text in texts]])
 
 
+MOST_DRAWN_SD = 1.0
+"""Largest sd of ln seconds that draws of one price have. Factors of a larger one have their mean in a few wild draws, so
+that nine of ten lie below the price itself; at 1 they reach from a sixth to twice the price, and that it may be worse
+is said by calling the price an extrapolation."""
+
+
 def unit_mean_factors(log_values: Floats) -> Floats:
     """Exponentials of the values, each row (last axis) divided by its mean: uncertainty does not move a price."""
     factors = np.exp(log_values)

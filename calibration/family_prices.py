@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.call_quantities import call_quantities
-from calibration.draws import unit_mean_factors
+from calibration.draws import MOST_DRAWN_SD, unit_mean_factors
 from calibration.features import coefficients, features, quantities, seconds
 from calibration.stored_model import StoredModel, read_model
 from oracle.constants import KernelFit
@@ -89,7 +89,7 @@ class FamilyPrices:
         table = features(calls, self._execution)
         values, draws = self.seconds_per_unit(fit)
         inside = _inside(fit, name, calls[0], table)
-        spread = np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd
+        spread = np.minimum(np.where(inside, 1.0, EXTRAPOLATED_SPREAD) * fit.residual_sd, MOST_DRAWN_SD)
         return Fitted(seconds(table, values), seconds(table, draws) * unit_mean_factors(spread[:, None] * rows), inside)
 
     def _modelled(self, fit: KernelFit, name: str, calls: Sequence[LayerCall], rows: Floats) -> Fitted:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.draws import unit_mean_factors
+from calibration.draws import MOST_DRAWN_SD, unit_mean_factors
 from calibration.gaussian_process import GaussianProcess
 from calibration.local_spread import LocalSpread, flat_spread
 from calibration.quantities import Quantities, Rows
@@ -279,8 +279,10 @@ class KernelModel:
         deviation = self._blend([part.error for part in parts if part.error is not None])
         inflation = math.sqrt(max(1.0, float(self.z_scores @ self.z_scores) / len(self.z_scores)))
         local = self.local_spread.factor(np.log(prediction.median_s))
-        widened = np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation * local
-        return prediction, prediction.mean_s[:, None] * unit_mean_factors(widened[:, None] * deviation)
+        deviation *= (np.where(prediction.extrapolated, EXTRAPOLATED_SPREAD, 1.0) * inflation * local)[:, None]
+        drawn_sd = np.sqrt((deviation**2).mean(axis=1, keepdims=True))
+        deviation *= MOST_DRAWN_SD / np.maximum(drawn_sd, MOST_DRAWN_SD)
+        return prediction, prediction.mean_s[:, None] * unit_mean_factors(deviation)
 
     def _branches_for(self, kernels: Quantities) -> tuple[Branch, ...]:
         if kernels.names != self.names:

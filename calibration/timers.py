@@ -300,7 +300,9 @@ class CalibratedTimer:
         what = f"{name} kernels" if updates else f"{name} {phase.replace('_', '-')} kernels"
         measured_here = f"calibration '{self.calibration.name}' of {self.calibration.device} has no {what} for {wanted}"
         if wanted not in known:
-            return f"{measured_here}; it was measured for {', '.join(sorted(known)) or 'nothing'}"
+            remedy = ": whole steps need them, and `calibrate` measures them; tables of kernels have none" * updates
+            others = f"was measured for {', '.join(sorted(known))}" if known else f"has none at all{remedy}"
+            return f"{measured_here}; it {others}"
         return f"{measured_here}; calibrate without --quick, or with a longer --budget"
 
 

@@ -157,6 +157,11 @@ class KernelFit:
         """What a timer looks it up by."""
         return (self.family, self.phase, self.execution)
 
+    @property
+    def tested(self) -> bool:
+        """Whether any shape was left out; else the error and the standard deviation are one assumed number."""
+        return self.held_out_error != self.residual_sd
+
     def __post_init__(self) -> None:
         where = f"{self.family}.{self.phase} ({self.execution})"
         doubled = [name for name, count in Counter(c.quantity for c in self.constants).items() if count > 1]

@@ -40,7 +40,7 @@ def print_kernels(shown: ShownKernels) -> None:
     console = Console()
     known = shown.calibration
     console.print(f"[bold]{escape(known.name)}[/]: {escape(known.device)}, {known.created_at}")
-    columns = ("kernels", "law", ">shapes", "constants", ">held-out error", ">in 80 % interval", ">half-width")
+    columns = ("kernels", "law", ">shapes", "constants", ">held-out error", ">own shapes inside", ">half-width")
     families = table("", *columns, "not identified", "correlated")
     for view in shown.families:
         fit = view.fit
@@ -49,7 +49,7 @@ def print_kernels(shown: ShownKernels) -> None:
             fit.law,
             str(fit.shapes),
             ", ".join(_constant(constant) for constant in fit.constants if constant.identified),
-            f"{fit.held_out_error:.1%}",
+            f"{fit.held_out_error:.1%}" if fit.tested else "-",
             f"{view.coverage:.0%}",
             f"{view.half_width:.1%}",
             ", ".join(view.not_identified),
@@ -110,7 +110,7 @@ def plot_kernels(shown: ShownKernels, path: Path) -> None:
     panels[1].set(xlabel="FLOP per byte", ylabel="FLOP/s", xscale="log", yscale="log")
     panels[2].axhline(0, color="grey", linewidth=0.8)
     panels[2].set(xlabel="measured s", ylabel="ln(measured / predicted)", xscale="log")
-    figure.suptitle(f"{shown.calibration.name}: {shown.calibration.device}; shapes priced as if not measured")
+    figure.suptitle(f"{shown.calibration.name}: {shown.calibration.device}; measured shapes, priced by the fits")
     save_figure(figure, panels, path)
 
 

@@ -42,8 +42,8 @@ class FamilyView:
 
     Args:
         fit: its constants and errors.
-        measured_s, predicted_s, lo_s, hi_s: of its measured shapes, priced as if they had not been measured, in 80 %
-            intervals.
+        measured_s, predicted_s, lo_s, hi_s: of its measured shapes, priced by the fit that has seen them and not looked
+            up, in 80 % intervals.
         flop, bytes: of these shapes.
         correlated: pairs of constants whose correlation is at least STRONG, with it.
     """
@@ -59,7 +59,7 @@ class FamilyView:
 
     @property
     def coverage(self) -> float:
-        """The share of the measured shapes that lie inside their interval."""
+        """The share of the measured shapes that lie inside their interval; of shapes that it has not seen, fewer do."""
         return float(np.mean((self.lo_s <= self.measured_s) & (self.measured_s <= self.hi_s)))
 
     @property

@@ -132,7 +132,7 @@ def _print_constants(console: Console, calibration: Calibration) -> None:
     for fit in kernels:
         cells = [_constant(fit, quantity) for quantity in ("launch_s", "flop_per_s", "bytes_per_s")]
         label = _kernels(fit) if len(executions) == 1 else f"{_kernels(fit)}, {fit.execution}"
-        table.add_row(escape(label), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}")
+        table.add_row(escape(label), str(fit.shapes), *cells, f"{fit.held_out_error:.0%}" if fit.tested else "-")
     _show(console, table)
     console.print(
         f"[dim]{escape(', '.join(sorted(executions)))}; 80 % intervals in brackets; "

@@ -368,3 +368,13 @@ def test_a_stored_model_is_priced_without_the_libraries_that_fit_it() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_price_lies_inside_its_own_draws_however_little_is_known() -> None:
+    # Times that have nothing to do with the shapes: the left-out errors span decades.
+    kernels = products(40, 50)
+    model, _ = fit_kernel_model(kernels, np.exp(np.random.default_rng(51).normal(-7, 4, 40)))
+    prediction, draws = model.predict_with_draws(products(60, 52), np.random.default_rng(53).normal(size=(60, DRAWS)))
+    low, high = np.quantile(draws, [0.1, 0.9], axis=1)
+    assert (low < prediction.mean_s).all()
+    assert (prediction.mean_s < high).all()
