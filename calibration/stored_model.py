@@ -18,6 +18,7 @@ The constants are the roofline of the device's own fit; a constant that is absen
                                 of branch 0
     branchN.trees.*, .prior.*   boosted trees: nodes (feature, left, right), cut (threshold, or value of a leaf),
                                 numbers (depth, base)
+    branchN.prior.process.*     the process of a prior where it has one, and `branchN.prior.process_share`
 
 Reading evaluates the canaries; a model that says something else of them than when it was fitted is refused.
 """
