@@ -18,7 +18,7 @@ from calibration.medoids import choose_medoids
 from calibration.quantities import Quantities
 from calibration.repeats import UNSEEN_DRIFT_SD
 from calibration.roofline_fit import fit_plain, fit_roofline
-from calibration.trees import Trees
+from calibration.shared_residual import SharedResidual
 from oracle.estimate import DRAWS, Floats
 
 MOST_TESTED = 2000
@@ -69,7 +69,7 @@ def nominal_seconds(kernels: Quantities) -> Floats:
     return found
 
 
-def calibrate(family: Family, rows: Index, prior: Trees | None = None) -> KernelModel:
+def calibrate(family: Family, rows: Index, prior: SharedResidual | None = None) -> KernelModel:
     """The model of some rows of a family; siblings are left out together."""
     part = family.take(rows)
     return fit_kernel_model(part.kernels, part.seconds, part.siblings.tolist(), prior)[0]

@@ -55,9 +55,9 @@ def bank_rows(texts: Iterable[str]) -> Floats:
 
 
 MOST_DRAWN_SD = 1.0
-"""Largest sd of ln seconds that draws of one price have. Factors of a larger one have their mean in a few wild draws, so
-that nine of ten lie below the price itself; at 1 they reach from a sixth to twice the price, and that it may be worse
-is said by calling the price an extrapolation."""
+"""Largest sd of ln seconds that draws of one price have. Factors of a larger one have their mean in a few wild draws,
+so that nine of ten lie below the price itself; at 1 they reach from a sixth to twice the price, and that it may be
+worse is said by calling the price an extrapolation."""
 
 
 def unit_mean_factors(log_values: Floats) -> Floats:

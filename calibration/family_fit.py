@@ -26,8 +26,8 @@ from calibration.kernel_regression import RESIDUAL_SHAPES, fit_kernel_model
 from calibration.kernels import Dropped, fit_family
 from calibration.quantities import Processor, Quantities
 from calibration.roofline_fit import Z80, RooflineFit
+from calibration.shared_residual import SharedResidual
 from calibration.stored_model import arrays_of, roofline_of
-from calibration.trees import Trees
 from oracle.constants import LARGEST_LOG_SD, POSSIBLE, UNITS, Constant, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.pricing import LayerCall
@@ -76,7 +76,9 @@ class FittedFamily:
     own_error: float | None = None
 
 
-def fit_best(shapes: Sequence[MeasuredShape], processor: Processor, prior: Trees | None = None) -> FittedFamily:
+def fit_best(
+    shapes: Sequence[MeasuredShape], processor: Processor, prior: SharedResidual | None = None
+) -> FittedFamily:
     """Fit one family in one phase under one execution.
 
     Args:

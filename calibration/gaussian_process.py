@@ -149,6 +149,16 @@ class GaussianProcess:
         """Median residual and its standard deviation with the noise, both of shape (m,), for inputs (m, d)."""
         return self._predicted(self._scaled(inputs))[:2]
 
+    @cached_property
+    def _weights(self) -> Floats:
+        """What each calibrated kernel's covariance with an input counts in its median residual, shape (n,)."""
+        return self._solver.solve(self.targets[:, None])[:, 0]
+
+    def median(self, inputs: Floats) -> Floats:
+        """The median residual alone, shape (m,): a tenth of the time of `predict`."""
+        found: Floats = self.centre + self._weights @ matern(self._known, self._scaled(inputs), self.variance)
+        return found
+
     def _predicted(self, scaled: Floats) -> tuple[Floats, Floats, Floats]:
         """The same for scaled inputs, and the shares that the calibrated kernels have in them, shape (n, m)."""
         covariance = matern(self._known, scaled, self.variance)

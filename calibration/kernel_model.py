@@ -33,6 +33,7 @@ from calibration.gaussian_process import GaussianProcess
 from calibration.local_spread import LocalSpread, flat_spread
 from calibration.quantities import Quantities, Rows
 from calibration.roofline import Roofline
+from calibration.shared_residual import SharedResidual
 from calibration.trees import Trees
 from oracle.errors import BadInput
 from oracle.estimate import Floats
@@ -76,7 +77,7 @@ class Branch:
     process_share: float = 0.5
     process: GaussianProcess | None = None
     trees: Trees | None = None
-    prior: Trees | None = None
+    prior: SharedResidual | None = None
 
     def offset(self, kernels: Quantities) -> Floats:
         """What the other devices say of ln(seconds / roofline), shape (n,); zeros without a prior."""
@@ -131,7 +132,7 @@ class Branch:
             share,
             GaussianProcess.from_arrays(process) if process else None,
             Trees.from_arrays(trees) if trees else None,
-            Trees.from_arrays(prior) if prior else None,
+            SharedResidual.from_arrays(prior) if prior else None,
         )
 
 

@@ -9,11 +9,11 @@ score look better than it is.
 The blend is by 1 / error^6, where the error of the branch over the prior counts half a standard error worse than it
 looks (that of the paired difference of the two branches on the left-out kernels). With 25 kernels the two errors are
 known to a tenth or so, and a mistake costs more on one side: where a prior does not help, the own model is what there
-was anyway. Tried on 50 pairs of a family
-and a GPU with 25 kernels, leaving one GPU out, three seeds (in brackets three others, which chose nothing): 1 / error^4
-without the half step lost up to 6.8 % (9.7) against the own model, on launch-bound elementwise kernels, and gained 23 %
-(21) on convolutions; a full standard error with it lost up to 3.6 % (5.6) and gained 20 % (17); least squares with a
-ridge towards the own model 4.8 % (11.7) and 21 % (19); this blend 3.8 % (4.9) and 22 % (19).
+was anyway. Tried on 50 pairs of a family and a GPU with 25 kernels, leaving one GPU out, with a prior of trees alone,
+three seeds (in brackets three others, which chose nothing): 1 / error^4 without the half step lost up to 6.8 % (9.7)
+against the own model, on launch-bound elementwise kernels, and gained 23 % (21) on convolutions; a full standard error
+with it lost up to 3.6 % (5.6) and gained 20 % (17); least squares with a ridge towards the own model 4.8 % (11.7) and
+21 % (19); this blend 3.8 % (4.9) and 22 % (19).
 
 The gate and the mixture are decided in the same way: with few kernels the left-out errors say little, so a process
 alone stays unless trees beside it are half a standard error better, and the roofline alone is kept only where it is a
@@ -39,7 +39,7 @@ from calibration.local_spread import fit_local_spread, flat_spread
 from calibration.quantities import Quantities
 from calibration.residual_fit import fit_process, fit_trees
 from calibration.roofline_fit import RooflineFit, fit_roofline
-from calibration.trees import Trees
+from calibration.shared_residual import SharedResidual
 from oracle.errors import BadInput
 from oracle.estimate import Floats
 
@@ -159,7 +159,7 @@ def _folds(sample: _Sample) -> list[NDArray[np.intp]]:
     return [row for row in rows if len(row)]
 
 
-def _fit_branch(sample: _Sample, prior: Trees | None, near: Branch | None) -> tuple[Branch, RooflineFit]:
+def _fit_branch(sample: _Sample, prior: SharedResidual | None, near: Branch | None) -> tuple[Branch, RooflineFit]:
     """A roofline and, with enough shapes, an ungated residual over it; `near` is a fit of much the same kernels."""
     offset = np.zeros(len(sample.seconds)) if prior is None else prior.predict(sample.kernels.columns)
     constants = fit_roofline(sample.kernels, sample.seconds, offset, near.roofline if near else None)
@@ -178,7 +178,7 @@ def _fit_branch(sample: _Sample, prior: Trees | None, near: Branch | None) -> tu
     return replace(branch, process=process, trees=trees, limit=limit), constants
 
 
-def _leave_out(sample: _Sample, prior: Trees | None, branch: Branch) -> _LeftOut:
+def _leave_out(sample: _Sample, prior: SharedResidual | None, branch: Branch) -> _LeftOut:
     """Refit everything in folds and predict what each has not seen."""
     count = len(sample.seconds)
     found = _LeftOut(np.zeros(count), np.zeros(count), np.zeros(count), np.full(count, UNTESTED_LOG_SD))
@@ -225,7 +225,7 @@ def _gated(branch: Branch, left_out: _LeftOut, seconds: Floats) -> tuple[Branch,
 
 
 def fit_kernel_model(
-    kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | None = None, prior: Trees | None = None
+    kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | None = None, prior: SharedResidual | None = None
 ) -> tuple[KernelModel, RegressionReport]:
     """Fit one kernel family of one device.
 

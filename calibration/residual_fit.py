@@ -23,7 +23,7 @@ LARGEST_LOG_RESIDUAL = 1.5
 """Residuals are clipped there (a factor of 4.5) for the process: one kernel must not set the variance of a family."""
 
 _MOST_FITTED = 300
-_MOST_KEPT = 350
+MOST_KEPT = 350
 """Kernels that a process remembers: it takes their square in time to read back, and 100 kB to store."""
 
 _LEAST_SCALE = 0.15
@@ -77,8 +77,8 @@ def fit_process(
         start: a process on much the same kernels, whose hyper-parameters are a good start.
         rounds: the most iterations.
     """
-    if len(residuals) > _MOST_KEPT:  # the trees see the others
-        kept = np.random.default_rng(1).choice(len(residuals), _MOST_KEPT, replace=False)
+    if len(residuals) > MOST_KEPT:  # the trees see the others
+        kept = np.random.default_rng(1).choice(len(residuals), MOST_KEPT, replace=False)
         inputs, residuals = inputs[kept], residuals[kept]
     inputs = as_stored(inputs)
     middle, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), _LEAST_SCALE)

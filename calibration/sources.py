@@ -20,7 +20,7 @@ from calibration.device_prior import learn_prior
 from calibration.family_fit import shape_quantities
 from calibration.features import family
 from calibration.processors import kind_of, processor_of
-from calibration.trees import Trees
+from calibration.shared_residual import SharedResidual
 from oracle.constants import Calibration, MeasuredShape
 
 MOST_OWN = 100
@@ -39,7 +39,9 @@ def lenders(device: str, identity: Mapping[str, str], others: Sequence[Calibrati
     return [other for other in others if other.device != device and kind_of(other.environment) == kind]
 
 
-def prior_for(shapes: Sequence[MeasuredShape], others: Sequence[Calibration]) -> tuple[Trees | None, tuple[str, ...]]:
+def prior_for(
+    shapes: Sequence[MeasuredShape], others: Sequence[Calibration]
+) -> tuple[SharedResidual | None, tuple[str, ...]]:
     """What other devices say of a family, and their names; nothing where there are many shapes or no sources.
 
     Args:

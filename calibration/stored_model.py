@@ -19,6 +19,7 @@ The constants are the roofline of the device's own fit; a constant that is absen
                                 of branch 0
     branchN.trees.*, .prior.*   boosted trees: conditions (feature, leaves that are possible below and above, bit by
                                 bit), cut (of every condition), leaves (their values), numbers (base)
+    branchN.prior.process.*     the process of a prior where it has one, and `branchN.prior.process_share`
 
 Trees of older stores have nodes (feature, left, right), cut (threshold, or value of a leaf) and numbers (depth, base).
 

@@ -18,6 +18,7 @@ from calibration.quantities import Processor, Quantities, matrix_products, row_o
 from calibration.residual_fit import fit_trees
 from calibration.roofline import CONSTANTS, Roofline
 from calibration.roofline_fit import fit_plain, fit_roofline
+from calibration.shared_residual import SharedResidual
 from calibration.trees import Trees
 from oracle.errors import BadInput, OutOfRange
 from oracle.estimate import DRAWS, Floats
@@ -281,7 +282,8 @@ def test_a_prior_from_a_sibling_helps_a_device_with_few_kernels() -> None:
     arrays = helped.to_arrays(test.take(slice(5)))
     again = KernelModel.from_arrays(arrays)
     assert len(again.branches) == 2
-    assert [name for name in arrays if name.endswith("process.inputs")] == ["branch0.process.inputs"]
+    inputs = [name for name in arrays if name.endswith("process.inputs")]
+    assert inputs == ["branch0.process.inputs", "branch1.prior.process.inputs"]
     assert np.array_equal(again.predict(test).median_s, helped.predict(test).median_s)
     assert sum(array.nbytes for array in arrays.values()) <= 200_000
 
@@ -304,6 +306,37 @@ def test_one_layer_at_many_numbers_of_samples_cannot_be_left_out_and_is_fitted_a
     # Nothing could be tested, so the assumed sd counts: exp(2 * 1.645 * 0.3) = 2.68 from end to end.
     assert high / low == pytest.approx(np.full(20, 2.683), rel=0.01)
     assert report.process_share == 0.0
+
+
+def test_a_prior_knows_the_shapes_that_its_sources_have_measured() -> None:
+    # Every shape deviates by itself, by the same on both sources: nothing that trees could see in its axes.
+    tables = [products(150, 50), products(150, 50)]
+    own = np.random.default_rng(0).normal(0, 0.3, 150)
+    prior = learn_prior(
+        [(each, speed * TRUTH.seconds(each) * np.exp(own)) for each, speed in zip(tables, (1, 3), strict=True)]
+    )
+    assert prior.process is not None
+
+    def missed(logs: Floats) -> float:
+        return float(np.std(logs - own))
+
+    columns = tables[0].columns
+    assert missed(prior.predict(columns)) < missed(prior.trees.predict(columns))
+
+
+def test_a_prior_of_thousands_of_kernels_is_trees_alone() -> None:
+    # 2 x 900 kernels: half of 350 / 1800 is less than a tenth.
+    tables = [products(900, seed) for seed in (51, 52)]
+    prior = learn_prior([(each, TRUTH.seconds(each)) for each in tables])
+    assert prior.process is None
+    assert np.array_equal(prior.predict(tables[0].columns), prior.trees.predict(tables[0].columns))
+
+
+def test_a_prior_that_was_stored_as_trees_alone_is_read() -> None:
+    table = products(100, 53)
+    prior = learn_prior([(table, measured(table, 54))])
+    old = SharedResidual.from_arrays(prior.trees.to_arrays())
+    assert np.allclose(old.predict(table.columns), prior.trees.predict(table.columns), rtol=0, atol=1e-6)
 
 
 def test_a_prior_needs_another_device() -> None:
