@@ -4,7 +4,8 @@ Products (convolutions, linear layers, attention, products of activations) are d
 product, everything else by rows and columns of what its kernel walks over: (samples x channels, extents) for poolings
 and for normalisations over a batch or over groups, (all leading axes, last axis) for softmax, layer norm, elementwise
 layers, embeddings and losses. A transposed convolution is the mirrored convolution with forward and backward-data
-exchanged. An update is a launch for every parameter tensor and a walk over the elements of all of them.
+exchanged. An update is a launch for every parameter tensor and a walk over the elements of all of them, in rows as long
+as the tensor in which an element lies on average, and as many as make up all elements.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from oracle.layer import Layer, Phase
 from oracle.layers import Attention, Linear, Norm
 from oracle.operations import Matmul
 from oracle.pricing import LayerCall
+from oracle.updates import together
 from oracle.windows import Conv, Pool
 
 _MIRRORED = {Phase.FORWARD: Phase.BACKWARD_DATA, Phase.BACKWARD_DATA: Phase.FORWARD}
@@ -86,9 +88,12 @@ def _rows_and_cols(layer: Layer, samples: float) -> tuple[float, float]:
 
 
 def _updates(layers: Sequence[Layer], moved: Floats, processor: Processor) -> Quantities:
-    tensors = np.array([float(len(layer.param_shapes)) for layer in layers])
+    sizes = [together([layer]).tensors for layer in layers]
+    tensors = np.array([float(sum(count for _, count in each)) for each in sizes])
     params = np.array([float(layer.params) for layer in layers])
-    found = row_operations(tensors, params / tensors, moved / params, processor)
+    # The tensor that an element lies in on average: in a mix the large ones decide what caches and allocators do.
+    around = np.array([float(sum(count * items**2 for items, count in each)) for each in sizes]) / params
+    found = row_operations(params / around, around, moved / params, processor)
     return replace(found, launches=tensors)
 
 

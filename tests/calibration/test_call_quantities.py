@@ -11,6 +11,7 @@ from oracle.layer import Layer, Phase
 from oracle.layers import LAYERS, Attention, Concat, Elementwise, Embedding, Linear, Loss, Norm
 from oracle.operations import Matmul, Other
 from oracle.pricing import LayerCall
+from oracle.updates import Parameters
 from oracle.windows import Conv, Pool
 
 CPU = Processor(8, 32e6)
@@ -73,3 +74,11 @@ def test_calls_of_several_kinds_are_refused() -> None:
     calls = [LayerCall(Linear(8, 8), Phase.FORWARD, 2), LayerCall(Linear(8, 8), Phase.UPDATE, 2)]
     with pytest.raises(BadInput, match="one kind of layer in one phase"):
         call_quantities(calls, Execution(), CPU)
+
+
+def test_an_update_walks_over_tensors_as_large_as_that_of_most_elements() -> None:
+    # Equal tensors: as many rows as tensors. One of 1,000 beside 100 of 1: an element lies among (1000^2 + 100) / 1100.
+    for sizes, rows, cols in (((64, 8),), 8.0, 64.0), (((1000, 1), (1, 100)), 1100 / (1000100 / 1100), 1000100 / 1100):
+        found = call_quantities([LayerCall(Parameters(sizes), Phase.UPDATE, 1)], Execution(), CPU)
+        assert 2 ** found.dims[0] == pytest.approx([rows, cols])
+        assert found.launches[0] == sum(count for _, count in sizes)
