@@ -109,7 +109,8 @@ def _constant(row: Row) -> Constant:
 
 
 def _array(row: Row) -> StoredArray:
-    return StoredArray(row["name"], row["dtype"], tuple(json_value(row["shape"])), row["numbers"])
+    numbers = bytes(row["numbers"])  # some drivers of servers give a view of them
+    return StoredArray(row["name"], row["dtype"], tuple(json_value(row["shape"])), numbers)
 
 
 def _fit(row: Row, constants: Sequence[Constant], arrays: Sequence[StoredArray]) -> KernelFit:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from db.calibrations import PROFILE
+from db.calibrations import PROFILE, find_calibration
 from db.migrations import REVISIONS
 from db.networks import Network, NetworkConstant
 from db.reading import Reader
-from db.sqlite_file import SqliteFile
+from db.sqlite_file import SqliteFile, find_place
 from db.store import Store
 from oracle.constants import Calibration
 from oracle.errors import StoreError, UnknownName
+from oracle.stored_array import StoredArray
 from profiler.measurement import Environment
 
 HERE = Environment({"device": "Simulated 1"}, {})
@@ -56,6 +61,34 @@ def test_both_drivers_give_the_same(filled: str) -> None:
         assert _all(plain) == _all(store) == _all(by_url)
         assert plain.newest_calibration() == "old"
         assert plain.network("net") == NETWORK
+
+
+def test_drivers_that_read_json_and_give_views_of_bytes_give_the_same(
+    tmp_path: Path, make_calibration: Callable[..., Calibration]
+) -> None:
+    # As psycopg2 does for PostgreSQL, which no test can start: JSON comes as values, bytes as a memoryview.
+    first, *others = make_calibration().fits
+    arrays = (StoredArray.of("names", np.array(["flop", "bytes"])), StoredArray.of("x", np.array([1.5, 2.0])))
+    stored = make_calibration(fits=(replace(first, arrays=arrays), *others))
+    path = str(tmp_path / "x.sqlite")
+    with Store.open(path) as store:
+        store.add_calibration(stored, [])
+    source = SqliteFile(find_place(path, create=False), 1.0)
+    with source.reading() as ask:
+
+        def as_a_server(statement: str, /, **values: object) -> list[dict[str, Any]]:
+            return [{name: _served(row[name]) for name in row.keys()} for row in ask(statement, **values)]  # type: ignore[attr-defined] # noqa: SIM118
+
+        again = find_calibration(as_a_server, "small")
+    source.close()
+    assert again == stored
+    assert [array.read().tolist() for array in again.fits[0].arrays] == [["flop", "bytes"], [1.5, 2.0]]
+
+
+def _served(value: object) -> object:
+    if isinstance(value, bytes):
+        return memoryview(value)
+    return json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
 
 
 def test_layers_that_are_measured_twice_are_read_once(filled: str) -> None:
