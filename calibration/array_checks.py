@@ -47,7 +47,7 @@ def check_processor(numbers: Floats) -> tuple[int, float]:
 
 
 def check_arrays(arrays: Mapping[str, Any]) -> None:
-    """Check the branches' numbers, the scores, the local spread, the coverage and the canaries of `KernelModel.to_arrays`.
+    """Check what `KernelModel.to_arrays` wrote, but for the residuals themselves, whose medians the canaries check.
 
     Raises:
         KeyError: an array is missing; BadInput: one cannot be what a fit wrote.

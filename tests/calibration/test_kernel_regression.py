@@ -239,6 +239,21 @@ def test_times_without_their_kernels_are_refused() -> None:
         fit_kernel_model(products(20, 0), np.ones(3))
 
 
+@pytest.mark.parametrize("groups", [[], ["a", "b"], ["a"] * 21])
+def test_groups_of_other_kernels_are_refused(groups: list[str]) -> None:
+    kernels = products(20, 0)
+    with pytest.raises(BadInput, match=f"20 kernels have {len(groups)} groups"):
+        fit_kernel_model(kernels, measured(kernels, 0), groups)
+
+
+def test_a_prior_over_other_columns_is_refused() -> None:
+    kernels = products(20, 0)
+    wider = np.random.default_rng(0).normal(size=(40, 1 + kernels.columns.shape[1]))
+    prior = fit_trees(wider, wider[:, -1])
+    with pytest.raises(BadInput, match=r"trees over .* columns cannot be asked"):
+        fit_kernel_model(kernels, measured(kernels, 0), prior=prior)
+
+
 def test_three_shapes_give_constants_a_note_and_a_wide_interval() -> None:
     kernels = row_operations(np.array([64.0, 1024.0, 8192.0]), np.full(3, 1024.0), 8, DEVICE)
     model, report = fit_kernel_model(kernels, 5e-6 + kernels.bytes / 800e9)
