@@ -37,6 +37,7 @@ from typing import Any, NoReturn
 
 from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
 from oracle.errors import BadInput, UnknownName
+from oracle.execution import execution_from_key
 from oracle.layer import Phase
 from oracle.layers import layer_from_dict
 from oracle.plain_json import without_doubled_keys
@@ -234,6 +235,15 @@ class _Object:
             raise UnknownName(f"phase at {self.at('phase')}", name, Phase)
         return Phase(name)
 
+    def execution(self) -> str:
+        """The execution under the key `execution`, one that goes with the phase."""
+        key = self.text("execution")
+        try:
+            execution_from_key(key, update=self.phase() is Phase.UPDATE)
+        except BadInput as error:
+            raise BadInput(f"{self.at('execution')} is {_short(key)}: {error}") from None
+        return key
+
 
 def _short(value: object) -> str:
     if isinstance(value, list | dict):
@@ -295,7 +305,7 @@ def _calibration(document: object) -> Calibration:
 def _fit(value: object, where: str, extra: tuple[str, ...]) -> KernelFit:
     keys = ("family", "phase", "execution", "shapes", "samples", *_FIT_NUMBERS, "quantities", "constants", *extra)
     fields = _Object(value, where, keys)
-    family, phase, execution = fields.text("family"), fields.phase(), fields.text("execution")
+    family, phase, execution = fields.text("family"), fields.phase(), fields.execution()
     constants = [
         _constant(item, f"{where}.constants[{i}]", (family, phase, execution))
         for i, item in enumerate(fields.items("constants"))
@@ -354,7 +364,7 @@ def _shape(value: object, where: str) -> MeasuredShape:
             layer=layer_from_dict(layer),
             phase=fields.phase(),
             samples=fields.integer("samples"),
-            execution=fields.text("execution"),
+            execution=fields.execution(),
             seconds=fields.number("seconds"),
             log_sd=fields.number("log_sd"),
             count=fields.integer("count"),

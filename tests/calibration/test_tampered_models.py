@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,11 @@ from calibration.family_fit import fit_best, shape_quantities
 from calibration.quantities import Processor, Quantities
 from calibration.stored_model import CANARIES, read_model
 from calibration.trees import Trees
-from oracle.constants import KernelFit, MeasuredShape
-from oracle.errors import BadInput
+from db.store import Store
+from oracle.constants import Calibration, KernelFit, MeasuredShape
+from oracle.errors import BadInput, StepgaugeError
 from oracle.estimate import DRAWS
+from oracle.interchange import calibration_from_json, calibration_to_json
 from oracle.layer import Layer, Phase
 from oracle.layers import Linear
 from oracle.stored_array import StoredArray
@@ -134,6 +139,36 @@ def test_what_was_not_edited_is_priced() -> None:
     prediction, draws = read_model(edited({})).predict_with_draws(kernels, np.zeros((len(kernels), DRAWS)))
     assert np.isfinite(draws).all()
     assert (prediction.median_s > 0).all()
+
+
+def test_a_roofline_without_its_arrays_is_refused() -> None:
+    fit, _ = fitted()
+    assert "wave_exponent" in {constant.quantity for constant in fit.constants}
+    with pytest.raises(BadInput, match="wave_exponent, which only a roofline has, without the arrays"):
+        replace(fit, arrays=())
+    calibration = Calibration("gpu", "some GPU", "2026-01-01T00:00:00Z", {}, "key", (fit,), (), 0.0)
+    document = json.loads(calibration_to_json(calibration))
+    document["fits"][0]["arrays"] = []
+    document["counts"]["arrays"] = 0
+    with pytest.raises(BadInput, match="only a roofline has"):
+        calibration_from_json(json.dumps(document))
+
+
+def test_a_store_without_the_arrays_of_a_roofline_is_refused(tmp_path: Path) -> None:
+    calibration = Calibration("gpu", "some GPU", "2026-01-01T00:00:00Z", {}, "key", (fitted()[0],), (), 0.0)
+    path = tmp_path / "store.sqlite"
+    with Store.open(str(path)) as store:
+        store.add_calibration(calibration, [])
+        assert store.calibration("gpu") == calibration
+    connection = sqlite3.connect(path)
+    guards = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for (guard,) in guards:
+        connection.execute(f'DROP TRIGGER "{guard}"')
+    connection.execute("DELETE FROM kernel_array")
+    connection.commit()
+    connection.close()
+    with Store.open(str(path)) as store, pytest.raises(StepgaugeError, match="only a roofline has"):
+        store.calibration("gpu")
 
 
 def _old_trees(depth: float, left: int = 1) -> Trees:
