@@ -20,9 +20,10 @@ empty where the constants add up; `numbers` is a flat list of numbers or texts, 
 values.
 
 Reading is strict, because a calibration that lost a constant still predicts, only wrongly: a key that is missing,
-unknown or doubled, a value of another type, NaN or infinity, and fits, constants or shapes that do not match
-`quantities` and `counts` are refused with the place where they stand. There is no checksum: a number may be edited by
-hand on purpose, except in a fit with arrays, whose model has to reproduce its canary predictions when it is used.
+unknown or doubled, a value of another type, NaN or infinity, an execution that does not go with its phase, and fits,
+constants or shapes that do not match `quantities` and `counts` are refused with the place where they stand. There is no
+checksum: a number may be edited by hand on purpose, except in a fit with arrays, whose model has to reproduce its
+canary predictions when it is used.
 
 `stepgauge-calibration-1`, which had no arrays, is read as well.
 """
