@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.array_checks import ROW_ARRAYS, check_arrays
 from calibration.draws import MOST_DRAWN_SD, unit_mean_factors
 from calibration.gaussian_process import GaussianProcess
 from calibration.local_spread import LocalSpread, flat_spread
@@ -350,7 +351,7 @@ class Canaries:
         Raises:
             BadInput: they come out differently: the arrays were changed, or NumPy computes otherwise here.
         """
-        off = np.abs(np.log(prediction.median_s) - self.log_s).max(initial=0.0)
+        off = np.abs(np.log(prediction.median_s) - self.log_s).max()
         if not off <= RELOAD_TOLERANCE:
             raise BadInput(f"a stored kernel model does not reproduce its canary predictions (off by {off:.1e} in ln)")
 
@@ -359,8 +360,9 @@ def read_arrays(arrays: Mapping[str, Any]) -> tuple[KernelModel, Canaries]:
     """Read `KernelModel.to_arrays` back, without a look at the canaries.
 
     Raises:
-        KeyError: an array is missing; ValueError: one has another shape.
+        KeyError: an array is missing; BadInput, ValueError: one cannot be what a fit wrote.
     """
+    check_arrays(arrays)
     names, shares = tuple(arrays["names"].tolist()), tuple(arrays["shares"].tolist())
     if "branch1.process.numbers" in arrays and _INPUTS.format(1) not in arrays:
         arrays = {**arrays, _INPUTS.format(1): arrays[_INPUTS.format(0)]}
@@ -380,14 +382,4 @@ _SPREAD = "local_spread"
 _INPUTS = "branch{}.process.inputs"
 """Both branches see the same kernels, so theirs are stored once: a sixth of a family with a prior."""
 
-_KERNEL_ARRAYS = (
-    "launches",
-    "flop",
-    "bytes",
-    "wave_stretch",
-    "tile_efficiency",
-    "winograd",
-    "dims",
-    "classes",
-    "columns",
-)
+_KERNEL_ARRAYS = (*ROW_ARRAYS, "dims", "classes", "columns")

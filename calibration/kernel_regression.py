@@ -115,6 +115,8 @@ def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | 
     seconds = np.asarray(seconds, dtype=np.float64)
     if len(seconds) != len(kernels):
         raise BadInput(f"{len(kernels)} kernels have {len(seconds)} times")
+    if groups is not None and len(groups) != len(kernels):
+        raise BadInput(f"{len(kernels)} kernels have {len(groups)} groups")
     bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds > 0)))
     if len(bad):
         first = f"the first is {seconds[bad[0]]} in row {bad[0]}"
@@ -137,7 +139,8 @@ def _cleaned(kernels: Quantities, seconds: Floats, groups: Sequence[Hashable] | 
     if len(medians) > 2 and np.ptp(medians) == 0:
         notes.append("all times are equal, so only the launch time is known")
     numbers: dict[Hashable, int] = {}
-    names = np.array([numbers.setdefault(group, len(numbers)) for group in groups or range(len(kernels))])
+    given = range(len(kernels)) if groups is None else groups
+    names = np.array([numbers.setdefault(group, len(numbers)) for group in given])
     keep = np.sort(first_rows)
     where = np.argsort(np.argsort(first_rows))
     ordered = np.empty_like(medians)
@@ -236,7 +239,8 @@ def fit_kernel_model(
         prior: the residual over the roofline that other devices show (`calibration.device_prior`).
 
     Raises:
-        BadInput: a time that is not a positive number, or fewer than two shapes.
+        BadInput: a time that is not a positive number, fewer than two shapes, other than n groups, or a prior over
+            more columns than the kernels have.
     """
     sample, notes = _cleaned(kernels, seconds, groups)
     count = len(sample.seconds)

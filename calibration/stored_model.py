@@ -34,6 +34,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from calibration.array_checks import check_processor
 from calibration.kernel_model import Canaries, KernelModel, KernelPrediction, read_arrays
 from calibration.quantities import Processor, Quantities, join
 from calibration.roofline import Roofline
@@ -80,20 +81,29 @@ class StoredModel:
         """See `KernelModel.predict_with_draws`.
 
         Raises:
-            BadInput: the canaries come out differently, or the kernels have other columns than those of the fit.
+            BadInput: the canaries come out differently, a draw is not finite, or the kernels have other columns than
+                those of the fit.
         """
         if self._checked:
-            return self._model.predict_with_draws(kernels, own)
+            return self._finite(*self._model.predict_with_draws(kernels, own))
         count = len(kernels)
         asked = join([kernels, self.canaries.kernels])
         blank = np.zeros((len(asked) - count, DRAWS))
         try:
-            prediction, draws = self._model.predict_with_draws(asked, np.concatenate([own, blank]))
+            with np.errstate(all="ignore"):  # what is no number is refused below
+                prediction, draws = self._model.predict_with_draws(asked, np.concatenate([own, blank]))
             self.canaries.check(prediction.take(slice(count, None)))
         except (ValueError, IndexError, BadInput) as error:
             raise _unusable(self._name, error) from None
+        found = self._finite(prediction.take(slice(count)), draws[:count])
         self._checked = True
-        return prediction.take(slice(count)), draws[:count]
+        return found
+
+    def _finite(self, prediction: KernelPrediction, draws: Floats) -> tuple[KernelPrediction, Floats]:
+        """The same; the canaries, which check medians, do not see an error that overflows."""
+        if not np.logical_and.reduce(np.isfinite(draws), axis=None):
+            raise _unusable(self._name, BadInput("its intervals are no finite times"))
+        return prediction, draws
 
 
 def _unusable(name: str, error: Exception) -> BadInput:
@@ -135,8 +145,11 @@ def read_model(fit: KernelFit) -> StoredModel:
     name = ".".join(fit.key)
     try:
         arrays = {array.name: array.read() for array in fit.arrays}
-        units, cache_bytes = arrays.pop(_PROCESSOR)
+        processor = Processor(*check_processor(arrays.pop(_PROCESSOR)))
         arrays[_OWN_ROOFLINE] = np.array(roofline_of(fit.constants).values)
-        return StoredModel(name, *read_arrays(arrays), Processor(int(units), float(cache_bytes)))
+        model, canaries = read_arrays(arrays)
+        if len(canaries.log_s) < min(CANARIES, fit.shapes):
+            raise BadInput(f"{len(canaries.log_s)} canaries of {fit.shapes} shapes; there are at least {CANARIES}")
+        return StoredModel(name, model, canaries, processor)
     except (KeyError, ValueError, TypeError, IndexError, BadInput) as error:
         raise _unusable(name, error) from None

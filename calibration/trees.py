@@ -64,9 +64,11 @@ class Trees:
             base: what is added to the sum.
 
         Raises:
-            BadInput: a tree has more than 8 leaves.
+            BadInput: a tree has more than 8 leaves, or a child outside its slots.
         """
         trees, slots = cut.shape
+        if not ((children >= 0) & (children < slots)).all():
+            raise BadInput(f"a tree has a child outside its {slots} slots")
         tree = np.arange(trees)[:, None]
         left, right = children.astype(np.intp)
         inner = left != np.arange(slots)
@@ -95,6 +97,18 @@ class Trees:
             base=base,
         )
 
+    def __post_init__(self) -> None:
+        shapes = {array.shape for array in (self.feature, self.cut, self.below, self.above)}
+        if len(shapes) > 1 or not self.feature.size or self.leaves.shape[:1] != self.feature.shape[:1]:
+            raise BadInput("the conditions and leaves of trees do not belong together")
+        if not 1 <= self.leaves.shape[1] <= LEAVES or self.feature.min() < 0:
+            raise BadInput("trees have a leaf or compare a column that there is none of")
+
+    @cached_property
+    def _columns(self) -> int:
+        """How many columns the conditions ask for."""
+        return int(self.feature.max()) + 1
+
     @cached_property
     def _conditions(self) -> tuple[NDArray[np.intp], NDArray[np.float32], Masks, Masks]:
         """Features, cuts, masks below and what is other in them above: condition by condition, tree by tree."""
@@ -109,7 +123,13 @@ class Trees:
         return self.leaves.astype(np.float64).ravel(), np.arange(0, trees * leaves, leaves, dtype=np.intp)[:, None]
 
     def predict(self, inputs: Floats) -> Floats:
-        """The sum of all trees for inputs (m, d), shape (m,)."""
+        """The sum of all trees for inputs (m, d), shape (m,).
+
+        Raises:
+            BadInput: a condition compares a column that the inputs do not have.
+        """
+        if inputs.shape[1] < self._columns:
+            raise BadInput(f"trees over {self._columns} columns cannot be asked about {inputs.shape[1]}")
         rounded = inputs.T.astype(np.float32)
         blocks = [self._block(rounded[:, begin : begin + _BLOCK]) for begin in range(0, len(inputs), _BLOCK)]
         return np.concatenate(blocks) if blocks else np.zeros(0)
@@ -130,10 +150,18 @@ class Trees:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Trees:
-        """Read `to_arrays` back, or nodes, as trees were stored before."""
-        base = float(arrays["numbers"][-1])
+        """Read `to_arrays` back, or nodes, as trees were stored before.
+
+        Raises:
+            KeyError: an array is missing; BadInput, ValueError: one cannot be what was written.
+        """
         if "nodes" in arrays:
+            depth, base = arrays["numbers"].tolist()
+            slots = arrays["cut"].shape[1]
+            if not (0 <= depth < slots and depth == int(depth)):
+                raise BadInput(f"trees of {slots} slots cannot be {depth:g} deep")
             feature, *children = arrays["nodes"]
             return cls.of_nodes(np.stack(children), feature, arrays["cut"], base)
+        (base,) = arrays["numbers"].tolist()
         feature, below, above = arrays["conditions"]
         return cls(feature, arrays["cut"], below.astype(np.uint8), above.astype(np.uint8), arrays["leaves"], base)

@@ -44,6 +44,9 @@ the exponent of waves belong to the roofline law alone, the factor of a step to 
 each tensor), and for a step of an optimizer beside that.
 """
 
+ROOFLINE_ONLY = ("winograd_factor", "wave_exponent")
+"""Quantities that mean nothing where constants add up."""
+
 POSSIBLE = {
     "launch_s": (1e-12, 1e6),
     "call_s": (1e-12, 1e6),
@@ -169,6 +172,9 @@ class KernelFit:
             raise BadInput(f"{where} has its {doubled[0]} twice")
         if not self.constants:
             raise BadInput(f"{where} has no constants")
+        lone = [c.name for c in self.constants if c.quantity in ROOFLINE_ONLY and not self.arrays]
+        if lone:
+            raise BadInput(f"{where} has {lone[0]}, which only a roofline has, without the arrays of its model")
         named_twice = [name for name, count in Counter(array.name for array in self.arrays).items() if count > 1]
         if named_twice:
             raise BadInput(f"{where} has its array {named_twice[0]} twice")

@@ -20,9 +20,10 @@ empty where the constants add up; `numbers` is a flat list of numbers or texts, 
 values.
 
 Reading is strict, because a calibration that lost a constant still predicts, only wrongly: a key that is missing,
-unknown or doubled, a value of another type, NaN or infinity, and fits, constants or shapes that do not match
-`quantities` and `counts` are refused with the place where they stand. There is no checksum: a number may be edited by
-hand on purpose, except in a fit with arrays, whose model has to reproduce its canary predictions when it is used.
+unknown or doubled, a value of another type, NaN or infinity, an execution that does not go with its phase, and fits,
+constants or shapes that do not match `quantities` and `counts` are refused with the place where they stand. There is no
+checksum: a number may be edited by hand on purpose, except in a fit with arrays, whose model has to reproduce its
+canary predictions when it is used.
 
 `stepgauge-calibration-1`, which had no arrays, is read as well.
 """
@@ -37,6 +38,7 @@ from typing import Any, NoReturn
 
 from oracle.constants import Calibration, Constant, KernelFit, MeasuredShape
 from oracle.errors import BadInput, UnknownName
+from oracle.execution import execution_from_key
 from oracle.layer import Phase
 from oracle.layers import layer_from_dict
 from oracle.plain_json import without_doubled_keys
@@ -234,6 +236,15 @@ class _Object:
             raise UnknownName(f"phase at {self.at('phase')}", name, Phase)
         return Phase(name)
 
+    def execution(self) -> str:
+        """The execution under the key `execution`, one that goes with the phase."""
+        key = self.text("execution")
+        try:
+            execution_from_key(key, update=self.phase() is Phase.UPDATE)
+        except BadInput as error:
+            raise BadInput(f"{self.at('execution')} is {_short(key)}: {error}") from None
+        return key
+
 
 def _short(value: object) -> str:
     if isinstance(value, list | dict):
@@ -295,7 +306,7 @@ def _calibration(document: object) -> Calibration:
 def _fit(value: object, where: str, extra: tuple[str, ...]) -> KernelFit:
     keys = ("family", "phase", "execution", "shapes", "samples", *_FIT_NUMBERS, "quantities", "constants", *extra)
     fields = _Object(value, where, keys)
-    family, phase, execution = fields.text("family"), fields.phase(), fields.text("execution")
+    family, phase, execution = fields.text("family"), fields.phase(), fields.execution()
     constants = [
         _constant(item, f"{where}.constants[{i}]", (family, phase, execution))
         for i, item in enumerate(fields.items("constants"))
@@ -354,7 +365,7 @@ def _shape(value: object, where: str) -> MeasuredShape:
             layer=layer_from_dict(layer),
             phase=fields.phase(),
             samples=fields.integer("samples"),
-            execution=fields.text("execution"),
+            execution=fields.execution(),
             seconds=fields.number("seconds"),
             log_sd=fields.number("log_sd"),
             count=fields.integer("count"),

@@ -50,8 +50,8 @@ def print_kernels(shown: ShownKernels) -> None:
             str(fit.shapes),
             ", ".join(_constant(constant) for constant in fit.constants if constant.identified),
             f"{fit.held_out_error:.1%}" if fit.tested else "-",
-            f"{view.coverage:.0%}",
-            f"{view.half_width:.1%}",
+            "-" if view.coverage is None else f"{view.coverage:.0%}",
+            "-" if view.half_width is None else f"{view.half_width:.1%}",
             ", ".join(view.not_identified),
             ", ".join(f"{first} and {second} {value:+.2f}" for first, second, value in view.correlated),
         )
@@ -124,7 +124,7 @@ def _draw(panels: Any, view: FamilyView, label: str | None, color: str) -> None:
     panels[0].scatter(view.measured_s, view.predicted_s, label=label, **points)
     panels[2].scatter(view.measured_s, np.log(view.measured_s / view.predicted_s), **points)
     rates = {constant.quantity: constant.value for constant in view.fit.constants}
-    if view.fit.phase is Phase.UPDATE or "flop_per_s" not in rates:
+    if view.fit.phase is Phase.UPDATE or "flop_per_s" not in rates or not len(view.measured_s):
         return
     panels[1].scatter(view.flop / view.bytes, view.flop / view.measured_s, **points)
     intensity = np.geomspace((view.flop / view.bytes).min() / 2, (view.flop / view.bytes).max() * 2, 50)

@@ -58,13 +58,17 @@ class FamilyView:
     correlated: tuple[tuple[str, str, float], ...]
 
     @property
-    def coverage(self) -> float:
-        """The share of the measured shapes that lie inside their interval; of shapes that it has not seen, fewer do."""
+    def coverage(self) -> float | None:
+        """The share of the measured shapes inside their interval, fewer of unseen ones; None without any."""
+        if not len(self.measured_s):
+            return None
         return float(np.mean((self.lo_s <= self.measured_s) & (self.measured_s <= self.hi_s)))
 
     @property
-    def half_width(self) -> float:
-        """The median of sqrt(hi / lo) - 1."""
+    def half_width(self) -> float | None:
+        """The median of sqrt(hi / lo) - 1; None without measured shapes."""
+        if not len(self.measured_s):
+            return None
         return float(np.median(np.sqrt(self.hi_s / self.lo_s)) - 1)
 
     @property

@@ -161,7 +161,7 @@ def test_a_stored_model_predicts_the_same() -> None:
 def test_a_changed_model_is_refused_on_loading() -> None:
     _, _, model, _ = fitted()
     arrays = model.to_arrays(products(5, 17))
-    changed = arrays | {"branch0.numbers": arrays["branch0.numbers"] * 1.0001}
+    changed = arrays | {"branch0.numbers": arrays["branch0.numbers"] * 0.9999}
     with pytest.raises(BadInput, match="canary"):
         KernelModel.from_arrays(changed)
 
@@ -238,6 +238,21 @@ def test_measurements_of_one_shape_are_refused() -> None:
 def test_times_without_their_kernels_are_refused() -> None:
     with pytest.raises(BadInput, match="20 kernels have 3 times"):
         fit_kernel_model(products(20, 0), np.ones(3))
+
+
+@pytest.mark.parametrize("groups", [[], ["a", "b"], ["a"] * 21])
+def test_groups_of_other_kernels_are_refused(groups: list[str]) -> None:
+    kernels = products(20, 0)
+    with pytest.raises(BadInput, match=f"20 kernels have {len(groups)} groups"):
+        fit_kernel_model(kernels, measured(kernels, 0), groups)
+
+
+def test_a_prior_over_other_columns_is_refused() -> None:
+    kernels = products(20, 0)
+    wider = np.random.default_rng(0).normal(size=(40, 1 + kernels.columns.shape[1]))
+    prior = fit_trees(wider, wider[:, -1])
+    with pytest.raises(BadInput, match=r"trees over .* columns cannot be asked"):
+        fit_kernel_model(kernels, measured(kernels, 0), prior=prior)
 
 
 def test_three_shapes_give_constants_a_note_and_a_wide_interval() -> None:

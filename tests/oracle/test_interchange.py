@@ -19,6 +19,7 @@ from oracle.constants import (
     LARGEST_LOG_SD,
     LONGEST_NAME,
     POSSIBLE,
+    ROOFLINE_ONLY,
     UNITS,
     Calibration,
     Constant,
@@ -27,6 +28,7 @@ from oracle.constants import (
 )
 from oracle.errors import BadInput
 from oracle.estimate import DRAWS
+from oracle.execution import ATTENTIONS, MEMORY_FORMATS, OPTIMIZERS, PRECISIONS, UPDATES, Execution
 from oracle.interchange import FORMAT, LONGEST_TEXT, WITHOUT_ARRAYS, calibration_from_json, calibration_to_json
 from oracle.layer import Phase
 from oracle.layers import Elementwise, Linear
@@ -114,6 +116,20 @@ log_sds = st.floats(0, LARGEST_LOG_SD)
 times = st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat())
 
 
+def executions(phase: Phase) -> st.SearchStrategy[str]:
+    """Keys of executions that go with a phase."""
+    execution = st.builds(
+        Execution,
+        precision=st.sampled_from(list(PRECISIONS)),
+        memory_format=st.sampled_from(MEMORY_FORMATS),
+        optimizer=st.sampled_from(list(OPTIMIZERS)),
+        attention=st.sampled_from(ATTENTIONS),
+        update=st.sampled_from(UPDATES),
+        graph=st.booleans(),
+    )
+    return execution.map(lambda found: found.update_key if phase is Phase.UPDATE else found.kernel_key)
+
+
 @st.composite
 def arrays(draw: st.DrawFn) -> StoredArray:
     rows = draw(
@@ -124,9 +140,12 @@ def arrays(draw: st.DrawFn) -> StoredArray:
 
 @st.composite
 def fits(draw: st.DrawFn) -> KernelFit:
-    key = (draw(words), draw(st.sampled_from(Phase)), draw(words))
+    phase = draw(st.sampled_from(Phase))
+    key = (draw(words), phase, draw(executions(phase)))
+    stored = tuple(draw(st.lists(arrays(), max_size=2, unique_by=lambda array: array.name)))
+    quantities = [quantity for quantity in UNITS if stored or quantity not in ROOFLINE_ONLY]
     constants = []
-    for quantity in draw(st.lists(st.sampled_from(list(UNITS)), min_size=1, max_size=3, unique=True)):
+    for quantity in draw(st.lists(st.sampled_from(quantities), min_size=1, max_size=3, unique=True)):
         possible = st.floats(*POSSIBLE[quantity])
         lo, value, hi = sorted(draw(st.lists(possible, min_size=3, max_size=3)))
         draws = [value, *draw(st.lists(positive, min_size=2, max_size=2))]
@@ -135,7 +154,6 @@ def fits(draw: st.DrawFn) -> KernelFit:
     flop, moved = (sorted(draw(st.lists(zero_or_more, min_size=2, max_size=2))) for _ in range(2))
     spread = (draw(zero_or_more), draw(log_sds))
     work = (flop[0], flop[1], moved[0], moved[1])
-    stored = tuple(draw(st.lists(arrays(), max_size=2, unique_by=lambda array: array.name)))
     return KernelFit(*key, tuple(constants), draw(counts), draw(counts), *spread, *work, stored)
 
 
@@ -143,7 +161,11 @@ layers = st.one_of(
     st.builds(Linear, st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.booleans()),
     st.builds(Elementwise, st.just("relu"), st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple)),
 )
-shapes = st.builds(MeasuredShape, layers, st.sampled_from(Phase), counts, words, st.floats(1e-12, 1e9), log_sds, counts)
+shapes = st.sampled_from(Phase).flatmap(
+    lambda phase: st.builds(
+        MeasuredShape, layers, st.just(phase), counts, executions(phase), st.floats(1e-12, 1e9), log_sds, counts
+    )
+)
 calibrations = st.builds(
     Calibration,
     name=words,
@@ -246,6 +268,13 @@ def test_every_missing_key_is_refused_and_named(make_calibration: Make) -> None:
         (("fits", 0, "constants", 1, "draws", 3), _remove, "has 63 draws, not 64"),
         (("fits", 0, "constants"), _put([]), "lacks its constant 'launch_s'"),
         (("fits", 0, "phase"), _put("forwards"), "unknown phase at fits[0].phase 'forwards'; did you mean 'forward'"),
+        (("fits", 0, "execution"), _put("fp32"), "fits[0].execution is 'fp32': 'fp32' is no execution"),
+        (("fits", 0, "execution"), _put("fp31/channels_first"), "unknown precision 'fp31'; did you mean 'fp32'"),
+        (("fits", 0, "execution"), _put("fp32/channels_first/fast"), "unknown option of an execution 'fast'"),
+        (("fits", 0, "execution"), _put("fp32/sgd_momentum"), "unknown memory format 'sgd_momentum'"),
+        (("fits", 2, "phase"), _put("forward"), "fits[2].execution is 'fp32/sgd_momentum': unknown memory format"),
+        (("shapes", 0, "execution"), _put("quux"), "shapes[0].execution is 'quux'"),
+        (("shapes", 2, "execution"), _put("fp32/channels_first"), "shapes[2].execution is 'fp32/channels_first'"),
         (("fits", 0, "shapes"), _put(2.5), "fits[0].shapes is 2.5, not a whole number"),
         (("fits", 0, "shapes"), _put(-2), "fits[0].shapes is -2, not a whole number from 0"),
         (("fits", 0, "shapes"), _put(10**17), "not a whole number from 0"),

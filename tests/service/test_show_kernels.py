@@ -100,3 +100,18 @@ def test_show_kernels_refuses(stepgauge: Stepgauge, store: Path, arguments: tupl
 def test_the_newest_calibration_is_shown_without_a_name(store: Path) -> None:
     with Store.open(str(store)) as opened:
         assert show_kernels(opened, None, None).calibration.name == "sim"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_family_without_measured_shapes_shows_a_dash(stepgauge: Stepgauge, store: Path) -> None:
+    with Store.open(str(store)) as opened:
+        opened.add_calibration(replace(opened.calibration("sim"), name="bare", shapes=()), [])
+    ran = stepgauge("show", "bare", "--kernels", "--json", "--db", store)
+    assert ran.code == 0, ran.err
+    families = json.loads(ran.out)["families"]
+    assert families
+    assert {(item["coverage"], item["half_width"]) for item in families} == {(None, None)}
+    ran = stepgauge("show", "bare", "--kernels", "--db", store)
+    assert ran.code == 0
+    assert "nan" not in ran.out
+    assert ran.err == ""
