@@ -27,7 +27,7 @@ from calibration.kernels import Dropped, fit_family
 from calibration.quantities import Processor, Quantities
 from calibration.roofline_fit import Z80, RooflineFit
 from calibration.shared_residual import SharedResidual
-from calibration.stored_model import arrays_of, roofline_of
+from calibration.stored_model import arrays_of, readable, roofline_of
 from oracle.constants import LARGEST_LOG_SD, POSSIBLE, UNITS, Constant, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.pricing import LayerCall
@@ -120,7 +120,7 @@ def fit_best(
         arrays=arrays_of(model, processor, kernels),
     )
     vague = tuple(Dropped(constant.quantity, VAGUE) for constant in constants if not constant.identified)
-    return FittedFamily(found, vague, error, report.notes, report.prior_share, report.own_error)
+    return FittedFamily(readable(found), vague, error, report.notes, report.prior_share, report.own_error)
 
 
 def _some(shapes: Sequence[MeasuredShape]) -> Sequence[MeasuredShape]:

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oracle.errors import BadInput
+from oracle.errors import BadInput, OutOfRange
 from oracle.estimate import Floats
 from oracle.layer import Phase
 
@@ -39,6 +39,9 @@ _ROOFLINE_TILE = TILES.index((128, 64))
 _MORE_TILES = ((32, 32), (256, 128), (128, 256))
 _LOAD_COST = 12.0
 """Multiply-adds that pay for loading one number into a tile, when the cheapest tile of a product is looked for."""
+
+_refused_later = np.errstate(over="ignore", invalid="ignore")
+"""What overflows is refused by `Quantities`, with one error in place of a warning for every column."""
 
 _HEIGHTS, _WIDTHS = np.array((*TILES, *_MORE_TILES), dtype=float).T[:, :, None]
 _LOADS = 1 + _LOAD_COST * (_HEIGHTS + _WIDTHS) / (_HEIGHTS * _WIDTHS)
@@ -68,6 +71,9 @@ class Quantities:
         classes: small integers, shape (n, c): alignments, kernel, stride, groups; unseen ones are extrapolation.
         columns: what the residual model sees, shape (n, d).
         names: the names of the columns.
+
+    Raises:
+        OutOfRange: a quantity is not finite: the axes are too large to be multiplied.
     """
 
     launches: Floats
@@ -81,6 +87,10 @@ class Quantities:
     columns: Floats
     names: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if not (_finite(self.columns) and _finite(self.flop) and _finite(self.bytes)):
+            raise OutOfRange("a kernel is too large: its work or its columns are not finite numbers")
+
     def __len__(self) -> int:
         return len(self.flop)
 
@@ -88,6 +98,10 @@ class Quantities:
         """The same quantities of some of the kernels."""
         picked = {item.name: getattr(self, item.name)[rows] for item in fields(self) if item.name != "names"}
         return Quantities(**picked, names=self.names)
+
+
+def _finite(numbers: Floats) -> bool:
+    return bool(np.logical_and.reduce(np.isfinite(numbers), axis=None))
 
 
 def join(parts: Sequence[Quantities]) -> Quantities:
@@ -103,12 +117,13 @@ def join(parts: Sequence[Quantities]) -> Quantities:
 
 
 def alignment(axis: Floats) -> Floats:
-    """log2 of the largest power of two, up to 64, that divides each (positive, whole) number.
+    """log2 of the largest power of two, up to 64, that divides the whole part of each finite number.
 
-    >>> alignment(np.array([7, 24, 256])).tolist()
-    [0.0, 3.0, 6.0]
+    >>> alignment(np.array([7, 24, 256, 1e19])).tolist()
+    [0.0, 3.0, 6.0, 6.0]
     """
-    whole = axis.astype(np.int64)
+    # A float from 2^59 on is a multiple of 64, and one from 2^63 on is no int64.
+    whole = np.where(axis < 2.0**59, axis, 64.0).astype(np.int64)
     found: Floats = np.log2(np.minimum(whole & -whole, 64))
     return found
 
@@ -125,6 +140,7 @@ def _checked(axes: Mapping[str, ArrayLike]) -> dict[str, Floats]:
     return dict(zip(axes, table, strict=True))
 
 
+@_refused_later
 def matrix_products(axes: Mapping[str, ArrayLike], item_bytes: float, processor: Processor) -> Quantities:
     """Quantities of batched matrix products.
 
@@ -134,7 +150,7 @@ def matrix_products(axes: Mapping[str, ArrayLike], item_bytes: float, processor:
         processor: the device.
 
     Raises:
-        BadInput: an axis below 1 or not a number.
+        BadInput: an axis below 1 or not a number, or too large.
 
     >>> one = matrix_products({"batch": 1, "m": [128], "n": [64], "k": [32]}, 4, Processor(1, 1e6))
     >>> one.flop.tolist(), one.bytes.tolist(), one.wave_stretch.tolist()
@@ -254,11 +270,12 @@ class Convolutions:
         return dict(zip(("batch", "m", "n", "k"), (self.groups, *products[phase]), strict=True))
 
 
+@_refused_later
 def convolutions(shapes: Convolutions, phase: Phase, item_bytes: float, processor: Processor) -> Quantities:
     """Quantities of convolutions in one phase; FLOP and bytes are those of the layer, the same in all three phases.
 
     Raises:
-        BadInput: an axis below 1, an empty result, or the update phase.
+        BadInput: an axis below 1 or too large, an empty result, or the update phase.
     """
     axes = _checked(shapes.product(phase))
     out = shapes.out_extents
@@ -320,6 +337,7 @@ def _side_by_side(columns: Sequence[Floats]) -> Floats:
     return np.ascontiguousarray(np.array(columns).T)
 
 
+@_refused_later
 def row_operations(rows: Floats, cols: Floats, bytes_per_item: float | Floats, processor: Processor) -> Quantities:
     """Quantities of kernels that work on rows, such as softmax, normalisations and elementwise operations.
 
@@ -330,7 +348,7 @@ def row_operations(rows: Floats, cols: Floats, bytes_per_item: float | Floats, p
         processor: the device.
 
     Raises:
-        BadInput: an axis below 1 or not a number.
+        BadInput: an axis below 1 or not a number, or too large.
     """
     axes = _checked({"rows": rows, "cols": cols})
     rows, cols = axes["rows"], axes["cols"]

@@ -56,5 +56,13 @@ class Roofline:
         quantised = (kernels.wave_stretch / kernels.tile_efficiency) ** self.wave_exponent
         compute = self.s_per_flop * kernels.flop * quantised * np.exp(self.winograd_log_factor * kernels.winograd)
         memory = self.s_per_byte * kernels.bytes
-        found: Floats = self.call_s + self.launch_s * kernels.launches + np.cbrt(compute**3 + memory**3)
+        found: Floats = self.call_s + self.launch_s * kernels.launches + _three_norm(compute, memory)
         return found
+
+
+def _three_norm(first: Floats, second: Floats) -> Floats:
+    """(first^3 + second^3)^(1/3) of numbers from 0 whose cubes may be no floats, shape (n,)."""
+    larger, smaller = np.maximum(first, second), np.minimum(first, second)
+    ratio = np.divide(smaller, larger, out=np.zeros_like(larger), where=larger > 0)
+    found: Floats = larger * np.cbrt(1 + ratio**3)
+    return found

@@ -153,3 +153,13 @@ def read_model(fit: KernelFit) -> StoredModel:
         return StoredModel(name, model, canaries, processor)
     except (KeyError, ValueError, TypeError, IndexError, BadInput) as error:
         raise _unusable(name, error) from None
+
+
+def readable(fit: KernelFit) -> KernelFit:
+    """The fit itself, once what it will be read as has reproduced the canaries: calibrations cannot be mended later.
+
+    Raises:
+        BadInput: its model could not be used.
+    """
+    _ = read_model(fit).model
+    return fit

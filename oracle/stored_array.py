@@ -61,7 +61,7 @@ class StoredArray:
         """Write an array.
 
         Raises:
-            BadInput: whole numbers that do not fit into 16 bits.
+            BadInput: whole numbers that do not fit into 16 bits, or numbers that are not finite: `read` refuses them.
         """
         dtype = "float32" if array.dtype == np.float32 else _BY_KIND[array.dtype.kind]
         if dtype == _TEXT:
@@ -69,6 +69,7 @@ class StoredArray:
         numbers = array.astype(_NUMBERS[dtype])
         if dtype == "int16" and not np.array_equal(numbers, array):
             raise BadInput(f"array {name} has a whole number that does not fit into 16 bits")
+        _refuse_infinite(name, numbers)
         return cls(name, dtype, array.shape, numbers.tobytes())
 
     @classmethod
@@ -115,11 +116,15 @@ class StoredArray:
             raise BadInput(f"array {self.name} has {flat.size} numbers, not the {self.shape} of its shape")
         else:
             found = flat.reshape(self.shape)
-        if flat.dtype.kind == "f" and not np.logical_and.reduce(np.isfinite(flat)):  # half of the time of `all`
-            raise BadInput(f"array {self.name} has a number that is not finite")
+        _refuse_infinite(self.name, flat)
         return found
 
     def _flat(self) -> NDArray[Any]:
         if self.dtype == _TEXT:
             return np.array(json.loads(self.numbers), dtype="U")
         return np.frombuffer(self.numbers, dtype=_NUMBERS[self.dtype])
+
+
+def _refuse_infinite(name: str, numbers: NDArray[Any]) -> None:
+    if numbers.dtype.kind == "f" and not np.logical_and.reduce(np.isfinite(numbers), axis=None):  # half of `all`'s time
+        raise BadInput(f"array {name} has a number that is not finite")

@@ -6,6 +6,8 @@ since intervals are even in the logarithm. Nothing is pooled over groups.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +38,9 @@ from service.network_pricing import environment_of
 from service.networks import link_calibration
 from service.predicting import find_calibration
 from service.row_tables import RowPrice, RowTable, kept_rows, read_table, write_priced
+
+_TOO_LARGE = "the shape is so large that its price is no finite number"
+_WORD = re.compile(r"[^\W_]+")
 
 Priced = dict[int, RowPrice | str]
 """Line of a row -> its price, or why it has none."""
@@ -106,7 +111,7 @@ def price_table(store: Reader, request: PriceRequest) -> PriceResult:
     """Price the rows of a table and score them.
 
     Raises:
-        BadInput: the table cannot be read or the result not written; collectives without a network.
+        BadInput: the table cannot be read or the result not written; collectives without a network; no row has a price.
         UnknownName: no such calibration or network.
     """
     table = read_table(request.file)
@@ -116,6 +121,8 @@ def price_table(store: Reader, request: PriceRequest) -> PriceResult:
         if column not in table.columns:
             raise BadInput(f"--by takes columns of the table ({', '.join(table.columns)}), not '{column}'")
     name, priced = _priced(store, request, table, rows)
+    if not any(isinstance(found, RowPrice) for found in priced.values()):
+        raise BadInput(_no_price(request.file.name, name, priced))
     prices = [(row, found if isinstance(found := priced[row.line], RowPrice) else None) for row in rows]
     if request.out is not None:
         write_priced(request.out, table, prices)
@@ -123,11 +130,26 @@ def price_table(store: Reader, request: PriceRequest) -> PriceResult:
         name=name,
         rows=len(rows),
         priced=sum(price is not None for _, price in prices),
-        unpriced=dict(Counter(found for found in priced.values() if isinstance(found, str)).most_common()),
+        unpriced=_reasons(priced),
         methods=dict(Counter(price.method for _, price in prices if price is not None).most_common()),
         scores=tuple(scores(prices, by)),
         out="" if request.out is None else str(request.out),
     )
+
+
+def _reasons(priced: Priced) -> dict[str, int]:
+    """Why rows have no price, and how many, the most frequent first."""
+    return dict(Counter(found for found in priced.values() if isinstance(found, str)).most_common())
+
+
+def _no_price(file: str, name: str, priced: Priced) -> str:
+    """Why a whole table has no price: its most frequent reason."""
+    reasons = _reasons(priced)
+    if not reasons:
+        return f"{file} has no rows"
+    (reason, count), others = next(iter(reasons.items())), len(reasons) - 1
+    more = f" ({count} of them), and {others} further reason{'s' * (others > 1)}" if others else ""
+    return f"'{name}' prices none of the {len(priced)} rows of {file}: {reason}{more}"
 
 
 def _priced(store: Reader, request: PriceRequest, table: RowTable, rows: Sequence[Cells]) -> tuple[str, Priced]:
@@ -182,9 +204,13 @@ def _key(row: Cells) -> CurveKey:
 
 
 def _check_owner(row: Cells, owner: str, columns: Iterable[str]) -> None:
-    """Refuse a row that says it is of something else than the calibration is of."""
+    """Refuse a row that says it is of something else than the calibration is of.
+
+    Whole words are compared: `V100` is a Tesla V100-PCIE-32GB, but `A10` is no NVIDIA A100-SXM4-80GB.
+    """
+    known = set(_WORD.findall(owner))
     for column in columns:
-        if row.text_of(column) not in owner:
+        if not set(_WORD.findall(row.text_of(column))) <= known:
             raise BadInput(f"{column} {row.text_of(column)[:60]} is not what was calibrated")
 
 
@@ -198,7 +224,9 @@ def price_kernels(calibration: Calibration, rows: Iterable[Cells]) -> Priced:
             call = call_of(row)
             if call is None:
                 raise Unusable(f"{row.text_of('op')[:40]} is no layer of the oracle")
-            by_kernels[execution_of(row), family(call.layer, call.phase), call.phase].append((row, call))
+            execution = execution_of(row)
+            call.layer.work(call.phase, call.samples, execution)  # refuses what would end the pricing of all rows
+            by_kernels[execution, family(call.layer, call.phase), call.phase].append((row, call))
         except BadInput as error:
             found[row.line] = str(error)
     for (execution, _, _), members in by_kernels.items():
@@ -209,14 +237,18 @@ def price_kernels(calibration: Calibration, rows: Iterable[Cells]) -> Priced:
 
 
 def _kernel_prices(timer: CalibratedTimer, calls: Sequence[LayerCall]) -> Sequence[RowPrice | str]:
-    """The prices of calls of one kernel family: all of them, or the reason why there are none."""
-    try:
-        prices = timer.price(calls)
-    except NotCalibrated as error:
-        return [str(error)] * len(calls)
-    lows, highs = np.quantile(prices.draws_s, [0.1, 0.9], axis=1)
+    """The prices of calls of one kernel family: each, or the reason why there is none."""
+    with np.errstate(over="ignore", invalid="ignore"):  # said below, row by row
+        try:
+            prices = timer.price(calls)
+        except NotCalibrated as error:
+            return [str(error)] * len(calls)
+        lows, highs = np.quantile(prices.draws_s, [0.1, 0.9], axis=1)
     columns = zip(prices.middle_s.tolist(), lows.tolist(), highs.tolist(), prices.methods, strict=True)
-    return [RowPrice(middle, low, high, str(method)) for middle, low, high, method in columns]
+    return [
+        RowPrice(middle, low, high, str(method)) if math.isfinite(middle + low + high) else _TOO_LARGE
+        for middle, low, high, method in columns
+    ]
 
 
 def scores(priced: Sequence[tuple[Cells, RowPrice | None]], by: Sequence[str]) -> Iterator[Score]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,12 +10,13 @@ from hypothesis import strategies as st
 from calibration.quantities import (
     Convolutions,
     Processor,
+    alignment,
     convolutions,
     join,
     matrix_products,
     row_operations,
 )
-from oracle.errors import BadInput
+from oracle.errors import BadInput, OutOfRange
 from oracle.execution import Execution
 from oracle.layer import Phase
 from oracle.layers import Linear
@@ -111,3 +114,29 @@ def test_only_tables_with_the_same_columns_join() -> None:
 def test_a_processor_needs_units_and_a_cache() -> None:
     with pytest.raises(BadInput, match="needs units"):
         Processor(0, 1e6)
+
+
+@given(st.integers(1, 2**53 - 1), st.integers(0, 900))
+def test_alignment_is_right_for_every_float(odd_or_not: int, doublings: int) -> None:
+    # Floats of any size are whole numbers here, and Python's have no largest: 64 in reach of what divides them.
+    whole = int(float(odd_or_not * 2**doublings))
+    power = min(whole & -whole, 64)
+    assert alignment(np.array([float(whole)])).tolist() == [np.log2(power)]
+
+
+def test_axes_beyond_whole_numbers_of_the_machine_have_finite_columns() -> None:
+    # 1e9 samples of 1e6 x 1e6 pixels: a product of 1e21 rows, which is no 64-bit number.
+    huge = convolutions(shapes(Conv.of((1, 10**6, 10**6), 1, 1), 10**9), Phase.FORWARD, 4, V100)
+    assert np.isfinite(huge.columns).all()
+    assert huge.flop.tolist() == [2e21]
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_too_large_to_multiply_is_refused_without_a_warning() -> None:
+    most = np.array([1e200])
+    with pytest.raises(OutOfRange, match="too large"):
+        matrix_products({"batch": 1.0, "m": most, "n": most, "k": most}, 4, V100)
+    with pytest.raises(OutOfRange, match="too large"):
+        row_operations(most, most, 8.0, V100)
+    with pytest.raises(OutOfRange, match="too large"):
+        convolutions(replace(shapes(LAYERS[0], 1), samples=most, filters=most), Phase.FORWARD, 4, V100)

@@ -71,6 +71,21 @@ def test_what_a_step_of_an_optimizer_costs_is_told_from_its_tensors() -> None:
     assert fit_roofline(one, truth.seconds(one)).roofline.call_s == 0
 
 
+@pytest.mark.parametrize("rate", [1e-12, 1e130])
+def test_work_whose_cube_is_no_float_has_its_time(rate: float) -> None:
+    axes = {name: np.array([size]) for name, size in (("batch", 1.0), ("m", 1e18), ("n", 1e50), ("k", 1e50))}
+    kernel = matrix_products(axes, 4, DEVICE)
+    bound = Roofline(launch_s=1e-6, s_per_flop=rate, s_per_byte=0.0).seconds(kernel)
+    assert bound == pytest.approx(rate * kernel.flop)
+    even = Roofline(launch_s=1e-6, s_per_flop=rate, s_per_byte=float(rate * kernel.flop[0] / kernel.bytes[0]))
+    assert even.seconds(kernel) == pytest.approx(2 ** (1 / 3) * rate * kernel.flop)
+
+
+def test_a_kernel_without_work_takes_its_launch() -> None:
+    nothing = replace(products(3, 1), flop=np.zeros(3), bytes=np.zeros(3))
+    assert TRUTH.seconds(nothing).tolist() == [TRUTH.launch_s] * 3
+
+
 def test_a_wild_kernel_in_ten_does_not_move_the_constants() -> None:
     kernels = products(200, 5)
     seconds = TRUTH.seconds(kernels)

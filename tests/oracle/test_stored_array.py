@@ -90,6 +90,13 @@ def test_a_whole_number_of_more_than_16_bits_is_refused() -> None:
         StoredArray.of("x", np.array([40000]))
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_what_could_not_be_read_is_not_written(number: float, kind: type) -> None:
+    with pytest.raises(BadInput, match="array x has a number that is not finite"):
+        StoredArray.of("x", np.array([[1.0, number]], dtype=kind))
+
+
 def test_an_array_of_another_type_is_refused() -> None:
     with pytest.raises(BadInput, match="complex128"):
         StoredArray("x", "complex128", (1,), bytes(16))

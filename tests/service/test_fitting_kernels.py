@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,9 +38,9 @@ def fit(stepgauge: Stepgauge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Import rows as a file and fit them under its name."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
-    def run(name: str, lines: Sequence[str], *arguments: object) -> Any:
+    def run(name: str, lines: Sequence[str], *arguments: object, head: str = HEAD) -> Any:
         file = tmp_path / f"{name}.csv"
-        file.write_text("\n".join([HEAD, *lines]) + "\n")
+        file.write_text("\n".join([head, *lines]) + "\n")
         imported = stepgauge("import", file, "--json", "--db", tmp_path / "db.sqlite")
         assert imported.code == 0, imported.err
         return stepgauge("fit", "--from", file, "--name", name, "--json", *arguments, "--db", tmp_path / "db.sqlite")
@@ -171,6 +172,28 @@ def test_rows_of_another_device_are_not_priced(fit: Callable[..., Any], stepgaug
     assert fit("v100", rows("V100", 20, 1)).code == 0
     (tmp_path / "ask.csv").write_text("\n".join([HEAD, *rows("A100", 3, 2)]) + "\n")
     ran = stepgauge("price", tmp_path / "ask.csv", "--calibration", "v100", "--json", "--db", tmp_path / "db.sqlite")
-    values = json.loads(ran.out)
-    assert values["priced"] == 0
-    assert values["unpriced"] == {"gpu A100 is not what was calibrated": 3}
+    assert (ran.code, ran.out) == (2, "")
+    assert "prices none of the 3 rows of ask.csv: gpu A100 is not what was calibrated" in ran.err
+
+
+def test_a_calibration_with_a_huge_kernel_can_be_read_back(
+    fit: Callable[..., Any], stepgauge: Stepgauge, tmp_path: Path
+) -> None:
+    # As convolutions of 1 x 1, one of them of 1e19 pixels, which no 64-bit number holds: 2e19 FLOP at 12 TFLOP/s.
+    head = "gpu,op,phase,dtype,N,C,H,W,K,R,S,time_us"
+    cells = [row.split(",") for row in rows("A100", 60, 1)]
+    lines = [f"A100,conv2d,fwd,fp32,1,{k},1,{m},{n},1,1,{time}" for *_, m, n, k, time in cells]
+    assert fit("huge", [*lines, "A100,conv2d,fwd,fp32,1000000000,1,100000,100000,1,1,1,1.7e12"], head=head).code == 0
+    db, table, out = tmp_path / "db.sqlite", tmp_path / "ask.csv", tmp_path / "priced.csv"
+    for command in (("show", "huge"), ("export", "huge", "-o", tmp_path / "huge.json")):
+        ran = stepgauge(*command, "--db", db)
+        assert ran.code == 0, ran.err
+    most = "9" + "0" * 17
+    asked = [f"A100,conv2d,fwd,fp32,{n},64,{n},{n},64,1,1," for n in ("20", "1e6", most)]
+    table.write_text("\n".join([head, *asked]) + "\n")
+    ran = stepgauge("price", table, "--calibration", "huge", "--out", out, "--db", db)
+    assert ran.code == 0, ran.err
+    with out.open(newline="") as file:
+        found = [float(row["predicted_s"]) for row in csv.DictReader(file)]
+    assert np.isfinite(found).all()
+    assert 0 < found[0] < found[1] < found[2]

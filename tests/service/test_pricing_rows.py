@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from calibration.timers import CalibratedTimer
+from oracle.constants import Calibration
+from oracle.estimate import DRAWS
+from oracle.pricing import LayerCall, Method, Prices
+from profiler.importers.tidy import Cells
+from service.row_pricing import price_kernels
+from service.row_tables import RowPrice
 
 Stepgauge = Callable[..., Any]
 ALPHA_S, S_PER_BYTE = 2e-5, 1e-9
@@ -84,13 +92,6 @@ def test_rows_of_something_else_have_no_price_and_a_reason(stepgauge: Stepgauge,
     assert [row["method"] for row in _priced(out)] == ["measured", "", "", "", ""]
 
 
-def test_a_table_without_a_price_names_no_methods(stepgauge: Stepgauge, db: Path, tmp_path: Path) -> None:
-    table = tmp_path / "unknown.csv"
-    table.write_text("collective,bytes,nranks,nnodes,dtype\nbarrier,1024,8,1,float\n")
-    ran = stepgauge("price", table, "--network", "lab", "--db", db)
-    assert "0 of 1 rows priced by 'lab'\n" in ran.out
-
-
 def test_a_row_of_a_fitted_job_is_read_at_its_own_curve(stepgauge: Stepgauge, db: Path, tmp_path: Path) -> None:
     table = tmp_path / "jobs.csv"
     table.write_text(
@@ -116,6 +117,65 @@ def test_kernels_are_priced_by_a_calibration(stepgauge: Stepgauge, db: Path, tmp
     assert [row["predicted_s"] for row in others] == ["", ""]
 
 
+def test_a_row_without_samples_leaves_the_others_priced(stepgauge: Stepgauge, db: Path, tmp_path: Path) -> None:
+    table = tmp_path / "kernels.csv"
+    head = "op,phase,dtype,N,C,H,W,K,R,S,gm,gn,gk"
+    rows = [
+        "linear,fwd,fp32,,,,,,,,256,1024,512",
+        "linear,fwd,fp32,,,,,,,,0,1024,512",
+        "conv2d,fwd,fp32,0,64,28,28,64,3,3,,,",
+        "conv2d,fwd,fp32,8,0,28,28,64,3,3,,,",
+    ]
+    table.write_text("\n".join([head, *rows]) + "\n")
+    ran = stepgauge("price", table, "--calibration", "sim", "--json", "--db", db)
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
+    assert (result["rows"], result["priced"]) == (4, 1)
+    assert result["unpriced"]["a layer needs at least one sample, not 0"] == 2
+
+
+def _kernel(gpu: str, samples: int) -> Cells:
+    shape = {"C": "3", "H": "32", "W": "32", "K": "8", "R": "3", "S": "3", "pad_h": "1", "pad_w": "1"}
+    said = {"op": "conv2d", "phase": "fwd", "dtype": "fp32", "N": str(samples), **shape}
+    return Cells(samples, gpu, said | ({"gpu": gpu} if gpu else {}), 0.0)
+
+
+def test_a_price_that_is_no_finite_number_is_none(
+    make_calibration: Callable[..., Calibration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def price(_timer: CalibratedTimer, calls: Sequence[LayerCall]) -> Prices:
+        middle_s = np.array([np.inf if call.samples == 32 else 1e-4 for call in calls])
+        draws_s = np.repeat(middle_s[:, None], DRAWS, axis=1)
+        draws_s[[call.samples == 64 for call in calls]] = np.inf
+        return Prices(middle_s, draws_s, (Method.EXTRAPOLATED,) * len(calls))
+
+    monkeypatch.setattr(CalibratedTimer, "price", price)
+    priced = price_kernels(make_calibration(), [_kernel("", samples) for samples in (16, 32, 64)])
+    assert isinstance(priced[16], RowPrice)
+    assert priced[32] == priced[64] == "the shape is so large that its price is no finite number"
+
+
+@pytest.mark.parametrize(
+    ("said", "owner", "same"),
+    [
+        ("", "NVIDIA A100-SXM4-80GB", True),
+        ("A100", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
+        ("V100", "Tesla V100-PCIE-32GB", True),
+        ("A10", "NVIDIA A100-SXM4-80GB", False),
+        ("A100-PCIE", "NVIDIA A100-SXM4-80GB", False),
+        ("H20", "NVIDIA H200", False),
+        ("H200", "NVIDIA H20", False),
+        ("H200", "NVIDIA GH200 480GB", False),
+    ],
+)
+def test_a_row_is_of_a_device_that_has_its_words(
+    make_calibration: Callable[..., Calibration], said: str, owner: str, same: bool
+) -> None:
+    found = price_kernels(make_calibration(device=owner), [_kernel(said, 16)])[16]
+    assert isinstance(found, RowPrice) if same else found == f"gpu {said} is not what was calibrated"
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "text"),
     [
@@ -128,6 +188,17 @@ def test_kernels_are_priced_by_a_calibration(stepgauge: Stepgauge, db: Path, tmp
         (f"{HEAD}\n{_row(8)}\n", ("--network", "lab", "--where", "gpu=V100"), "no row has gpu=V100"),
         (f"{HEAD}\n{_row(8)}\n", ("--network", "lab", "--environment", "b"), "unknown environment 'b'"),
         (f"{HEAD}\n{_row(8)}\n", ("--network", "lab", "--out", "/no/such/dir/x.csv"), "cannot write"),
+        (f"{HEAD}\n", ("--network", "lab"), "bad.csv has no rows"),
+        (
+            f"{HEAD}\n{_row(8, gpu='H100')}\n{_row(9, gpu='H100')}\n",
+            ("--network", "lab"),
+            "'lab' prices none of the 2 rows of bad.csv: gpu H100 is not what was calibrated\n",
+        ),
+        (
+            f"{HEAD}\n{_row(8, gpu='H100')}\n{_row(9, gpu='H100')}\n{_row(8, tag='b')}\n",
+            ("--network", "lab"),
+            "gpu H100 is not what was calibrated (2 of them), and 1 further reason\n",
+        ),
         ("\x00\x01", ("--network", "lab"), ""),
     ],
 )
