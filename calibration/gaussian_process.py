@@ -11,6 +11,7 @@ shapes that resemble one another share their error, and nothing needs the joint 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,41 +27,74 @@ _JITTER = 1e-6
 _STRIP = 64
 """Rows of a covariance that are computed at once."""
 
+_SMALL = 32
+
 _MOST_ROWS = 512
 """Rows of noise that are drawn; a larger family uses them again."""
 
 
 def matern(left: Floats, right: Floats, variance: float) -> Floats:
     """Matern-5/2 between inputs that are already divided by their lengths: (n, d) and (m, d) give (n, m)."""
-    squares = (left * left).sum(axis=1)[:, None] + (right * right).sum(axis=1) - 2 * left @ right.T
-    distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
-    distance *= 5**0.5
-    found = distance / 3
-    found += 1
-    found *= distance
-    found += 1
-    found *= np.exp(np.negative(distance, out=distance), out=distance)
-    found *= variance
-    return np.asarray(found)
+    return _of_squares(_factors(left)[0] @ _factors(right)[1].T, variance)
 
 
 def matern_of(inputs: Floats, variance: float) -> Floats:
     """`matern` of inputs with themselves, strip by strip: a strip stays in the cache, and half of all is computed."""
     count = len(inputs)
     found = np.empty((count, count))
+    left, right = _factors(inputs)
+    right = right.T
     for begin in range(0, count, _STRIP):
         end = min(begin + _STRIP, count)
-        strip = matern(inputs[begin:end], inputs[:end], variance)
+        strip = _of_squares(left[begin:end] @ right[:, :end], variance)
         found[begin:end, :end] = strip
         found[:begin, begin:end] = strip[:, :begin].T
     return found
 
 
-class Solver:
-    """Solves systems with one symmetric matrix.
+def _factors(inputs: Floats) -> tuple[Floats, Floats]:
+    """Rows whose product is five times the square of the distance of two inputs."""
+    squares = 5 * np.einsum("ij,ij->i", inputs, inputs)[:, None]
+    ones = np.ones_like(squares)
+    return np.concatenate([-10 * inputs, squares, ones], axis=1), np.concatenate([inputs, ones, squares], axis=1)
 
-    The first question is answered by itself, at a third of the time that the inverse takes; who asks again may ask
-    often, and gets the inverse.
+
+def _of_squares(squares: Floats, variance: float) -> Floats:
+    """Matern-5/2 of five times the squares of distances, which are overwritten."""
+    distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
+    found = distance * (1 / 3)
+    found += 1
+    found *= distance
+    found += 1
+    found *= np.exp(np.subtract(math.log(variance), distance, out=distance), out=distance)
+    return np.asarray(found)
+
+
+def inverse_of_lower(factor: Floats) -> Floats:
+    """The inverse of a lower triangular matrix, shape (n, n).
+
+    By halves, since NumPy solves triangular systems as if they were full: five times the time at 200 rows.
+
+    >>> inverse_of_lower(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
+    [[0.5, 0.0], [-0.125, 0.25]]
+    """
+    count = len(factor)
+    if count <= _SMALL:
+        return np.asarray(np.tril(np.linalg.inv(factor)))
+    half = count // 2
+    upper, lower = inverse_of_lower(factor[:half, :half]), inverse_of_lower(factor[half:, half:])
+    found = np.zeros_like(factor)
+    found[:half, :half], found[half:, half:] = upper, lower
+    found[half:, :half] = -lower @ (factor[half:, :half] @ upper)
+    return found
+
+
+class Solver:
+    """Solves systems with one symmetric, positive matrix.
+
+    The first question is answered by itself, in less time than it takes to invert anything. Who asks again may ask
+    often, and gets the inverse of the Cholesky factor: the inverse of the matrix itself would lose the small
+    differences that a standard deviation is made of.
 
     Args:
         matrix: shape (n, n).
@@ -75,13 +109,13 @@ class Solver:
         self._asked = False
 
     @cached_property
-    def _inverse(self) -> Floats:
-        return np.asarray(np.linalg.inv(self._matrix))
+    def _inverse_factor(self) -> Floats:
+        return inverse_of_lower(np.asarray(np.linalg.cholesky(self._matrix), dtype=np.float64))
 
     def solve(self, right: Floats) -> Floats:
         """X of matrix X = right, both of shape (n, m)."""
         if self._asked:
-            return np.asarray(self._inverse @ right)
+            return np.asarray(self._inverse_factor.T @ (self._inverse_factor @ right))
         self._asked = True
         return np.asarray(np.linalg.solve(self._matrix, right))
 
@@ -163,7 +197,7 @@ class GaussianProcess:
         """The same for scaled inputs, and the shares that the calibrated kernels have in them, shape (n, m)."""
         covariance = matern(self._known, scaled, self.variance)
         shares = self._solver.solve(covariance)
-        left = np.maximum(self.variance - np.einsum("ij,ij->j", covariance, shares), 0.0)
+        left = np.maximum(self.variance - np.add.reduce(covariance * shares, axis=0), 0.0)
         return self.centre + self.targets @ shares, np.sqrt(left + self.noise), shares
 
     @cached_property

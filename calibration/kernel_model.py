@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -178,7 +178,8 @@ class Coverage:
         """Columns and values of the classes, column by column, and where each column begins."""
         columns = self.classes[:, 0].astype(np.intp)
         order = np.argsort(columns, kind="stable")
-        return columns[order], self.classes[order, 1], np.flatnonzero(np.diff(columns[order], prepend=-1))
+        first = np.searchsorted(columns[order], np.arange(int(columns.max()) + 1))
+        return columns[order], self.classes[order, 1], first
 
     def left(self, kernels: Quantities, log_roofline: Floats, sd: Floats) -> Any:
         """Whether each kernel is an extrapolation, booleans of shape (n,)."""
@@ -209,9 +210,7 @@ class KernelPrediction:
 
     def take(self, rows: Rows) -> KernelPrediction:
         """The predictions of some of the kernels."""
-        return replace(
-            self, median_s=self.median_s[rows], log_sd=self.log_sd[rows], extrapolated=self.extrapolated[rows]
-        )
+        return KernelPrediction(self.median_s[rows], self.log_sd[rows], self.extrapolated[rows], self.z_scores)
 
     @property
     def mean_s(self) -> Floats:

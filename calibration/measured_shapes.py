@@ -10,7 +10,8 @@ residual cancel; what is left is a spread that grows with the logarithm of the d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +20,7 @@ from calibration.draws import unit_mean_factors
 from calibration.family_prices import Fitted
 from calibration.features import canonical, family
 from calibration.fresh_pages import without_pages
-from oracle.constants import KernelFit, MeasuredShape
+from oracle.constants import Calibration, KernelFit, MeasuredShape
 from oracle.estimate import Floats
 from oracle.layer import Layer, Phase
 from oracle.pricing import LayerCall
@@ -32,46 +33,60 @@ Own = Sequence[tuple[int, float]]
 
 
 class MeasuredShapes:
-    """An index of measured shapes by canonical calls; nothing else is worked out of those that nobody asks for.
+    """The measured shapes of a calibration; a store has thousands, so nothing is worked out of those nobody asks for.
 
     Args:
-        shapes: each with another layer, phase or samples.
+        calibration: what is known of the device.
+        keys: the execution that the kernels of each phase are of.
         pages: what fresh pages cost, by execution (`calibration.fresh_pages`).
     """
 
-    def __init__(self, shapes: Iterable[MeasuredShape], pages: Mapping[str, KernelFit]) -> None:
-        self._pages = pages
-        self._of: dict[tuple[Layer, Phase], dict[int, MeasuredShape]] = {}
-        for shape in shapes:
-            call = canonical(LayerCall(shape.layer, shape.phase, shape.samples))
-            self._of.setdefault((call.layer, call.phase), {})[call.samples] = shape
+    def __init__(self, calibration: Calibration, keys: Mapping[Phase, str], pages: Mapping[str, KernelFit]) -> None:
+        self._calibration, self._keys, self._pages = calibration, keys, pages
         self._own: dict[tuple[Layer, Phase], Own] = {}
+
+    @cached_property
+    def _others(self) -> Mapping[Layer, Sequence[MeasuredShape]]:
+        """The shapes that another layer than their own asks for: updates, and layers whose weights are another's."""
+        found: dict[Layer, list[MeasuredShape]] = defaultdict(list)
+        for shape in self._calibration.shapes:
+            if shape.phase is Phase.UPDATE or getattr(shape.layer, "tied", False):
+                found[canonical(LayerCall(shape.layer, shape.phase, shape.samples)).layer].append(shape)
+        return found
+
+    def _of(self, call: LayerCall) -> dict[int, MeasuredShape]:
+        """The shapes of a canonical call's layer in its phase, by their samples; of an update, by 1."""
+        phase, key = call.phase, self._keys[call.phase]
+        same = () if phase is Phase.UPDATE else self._calibration.by_layer.get(call.layer, ())
+        shapes = (*same, *self._others.get(call.layer, ()))
+        found = (shape for shape in shapes if shape.phase is phase and shape.execution == key)
+        return {1 if phase is Phase.UPDATE else shape.samples: shape for shape in found}
 
     def find(self, call: LayerCall) -> MeasuredShape | None:
         """The measurement of this very call."""
-        return self._of.get((call.layer, call.phase), {}).get(call.samples)
+        return self._of(call).get(call.samples)
 
     def own(self, call: LayerCall) -> Own:
         """The measurements of a call's layer in its phase, at any number of samples."""
         key = (call.layer, call.phase)
         if key not in self._own:
-            shapes = self._of.get(key, {}).values()
-            self._own[key] = [(shape.samples, without_pages(shape, self._pages).seconds) for shape in shapes]
+            shapes = [without_pages(shape, self._pages) for shape in self._of(call).values()]
+            self._own[key] = [(shape.samples, shape.seconds) for shape in shapes]
         return self._own[key]
 
     def of_family(self, name: str, phase: Phase) -> list[MeasuredShape]:
         """The shapes of a family in a phase."""
-        return [
-            shape
-            for (layer, own_phase), shapes in self._of.items()
-            if own_phase is phase and family(layer, phase) == name
-            for shape in shapes.values()
-        ]
+        of_phase = (shape for shape in self._all if shape.phase is phase)
+        return [shape for shape in of_phase if family(shape.layer, phase) == name]
 
     @cached_property
     def samples(self) -> list[int]:
         """The numbers of samples that occur, ascending."""
-        return sorted({samples for shapes in self._of.values() for samples in shapes})
+        return sorted({shape.samples for shape in self._all})
+
+    @cached_property
+    def _all(self) -> list[MeasuredShape]:
+        return [shape for shape in self._calibration.shapes if shape.execution == self._keys[shape.phase]]
 
 
 def anchors(calls: Sequence[LayerCall], own: Sequence[Own]) -> list[LayerCall]:

@@ -12,6 +12,7 @@ launches are their tensors; elsewhere it is 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,7 @@ class Roofline:
 
     def __post_init__(self) -> None:
         times = (*self.values[:3], self.call_s)
-        if not (np.isfinite(self.values).all() and min(times) >= 0 and max(times) > 0):
+        if not (all(map(math.isfinite, self.values)) and min(times) >= 0 and max(times) > 0):
             raise BadInput("a roofline needs a launch time and rates that are positive numbers")
 
     @property

@@ -30,6 +30,7 @@ canaries among them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -122,7 +123,7 @@ def roofline_of(constants: Iterable[Constant]) -> Roofline:
         launch_s=values.get("launch_s", 0.0),
         s_per_flop=1 / values["flop_per_s"] if "flop_per_s" in values else 0.0,
         s_per_byte=1 / values["bytes_per_s"] if "bytes_per_s" in values else 0.0,
-        winograd_log_factor=float(np.log(values.get("winograd_factor", 1.0))),
+        winograd_log_factor=math.log(values.get("winograd_factor", 1.0)),
         wave_exponent=values.get("wave_exponent", 0.0),
         call_s=values.get("call_s", 0.0),
     )

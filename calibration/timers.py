@@ -88,8 +88,7 @@ class CalibratedTimer:
         factors = {phase: fit.constants[0] for (name, phase), fit in fits.items() if name == STEP}
         self._in_step = {phase: (factor.value, np.array(factor.draws)) for phase, factor in factors.items()}
         self._prices = FamilyPrices(execution)
-        same = [shape for shape in calibration.shapes if shape.execution == keys[shape.phase]]
-        self._shapes = MeasuredShapes(same, self._pages)
+        self._shapes = MeasuredShapes(calibration, keys, self._pages)
         self._once = "/".join((calibration.device, calibration.validity_key, calibration.created_at))
         self._common = unit_mean_factors(calibration.common_sd * self._rows(self._once, [""])[0])
         self._known: dict[LayerCall, _Price] = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from oracle.errors import BadInput
 from oracle.estimate import DRAWS
@@ -242,16 +244,25 @@ class Calibration:
         """All constants, fit by fit."""
         return tuple(constant for fit in self.fits for constant in fit.constants)
 
+    @cached_property
+    def by_layer(self) -> Mapping[Layer, Sequence[MeasuredShape]]:
+        """The shapes of each layer, in their order."""
+        found: dict[Layer, list[MeasuredShape]] = defaultdict(list)
+        for shape in self.shapes:
+            found[shape.layer].append(shape)
+        return found
+
     def __post_init__(self) -> None:
         checked_text("name", self.name)
         checked_text("device", self.device)
         doubled = [key for key, count in Counter(fit.key for fit in self.fits).items() if count > 1]
         if doubled:
             raise BadInput(f"calibration '{self.name}' has the constants of {'.'.join(doubled[0])} twice")
-        shapes = [key for key, count in Counter(shape.key for shape in self.shapes).items() if count > 1]
-        if shapes:
-            layer, phase, samples, _ = shapes[0]
-            raise BadInput(f"calibration '{self.name}' has {phase} of {layer} at {samples} samples twice")
+        for layer, shapes in self.by_layer.items():
+            keys = [(shape.phase, shape.samples, shape.execution) for shape in shapes]
+            if len(set(keys)) < len(keys):
+                phase, samples, _ = Counter(keys).most_common(1)[0][0]
+                raise BadInput(f"calibration '{self.name}' has {phase} of {layer} at {samples} samples twice")
         if not _is_utc(self.created_at):
             raise BadInput(
                 f"calibration '{self.name}' was created at {self.created_at!r}, which is no time with its zone"

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache, cached_property
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from oracle.errors import BadInput, OutOfRange
@@ -71,12 +73,13 @@ class Layer(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: texts have other hashes in another process."""
-        return dict(zip(_field_names(type(self)), self.values, strict=True))
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The fields in their order: what makes two layers of a kind equal."""
-        return tuple(getattr(self, name) for name in _field_names(type(self)))
+        found: tuple[Any, ...] = _values_of(type(self))(self)
+        return found
 
     @property
     @abstractmethod
@@ -146,8 +149,9 @@ class Layer(ABC):
 
 
 @cache
-def _field_names(kind: type[Layer]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _values_of(kind: type[Layer]) -> Callable[[Layer], Any]:
+    names = [field.name for field in fields(kind)]
+    return attrgetter(*names) if len(names) > 1 else lambda layer: (getattr(layer, names[0]),)
 
 
 def own_params(weight: Shape, out: int, layer: Any) -> tuple[Shape, ...]:

@@ -11,6 +11,7 @@ from sklearn.ensemble import GradientBoostingRegressor
 
 from calibration.anchors import session_factor
 from calibration.device_prior import learn_prior
+from calibration.gaussian_process import GaussianProcess
 from calibration.kernel_model import KernelModel, conformal_quantile
 from calibration.kernel_regression import RegressionReport, fit_kernel_model, mean_error
 from calibration.medoids import choose_medoids
@@ -179,6 +180,22 @@ def test_a_changed_model_is_refused_on_loading() -> None:
     changed = arrays | {"branch0.numbers": arrays["branch0.numbers"] * 0.9999}
     with pytest.raises(BadInput, match="canary"):
         KernelModel.from_arrays(changed)
+
+
+def test_the_first_answer_of_a_process_is_that_of_all_others() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(150, 4))
+    ones = np.ones(4)
+    # Hardly any noise: the sd is a small difference of large numbers, which an inverse of the covariance would lose.
+    process = GaussianProcess(
+        inputs, np.sin(inputs[:, 0]), 0.0, 0 * ones, ones, -5 * ones, 5 * ones, 3 * ones, 1.0, 1e-6
+    )
+    test = np.concatenate([inputs[:20] + 1e-3, rng.normal(size=(20, 4))])
+    first, later = process.predict_with_draws(test), process.predict_with_draws(test)
+    assert later[0] == pytest.approx(first[0], abs=1e-9)
+    assert later[1] == pytest.approx(first[1], rel=1e-6)
+    assert later[2] == pytest.approx(first[2], abs=1e-6)
+    assert first[0][:20] == pytest.approx(np.sin(test[:20, 0]), abs=0.02)
 
 
 def test_trees_as_arrays_fit_a_step() -> None:
