@@ -20,6 +20,7 @@ from calibration.residual_fit import fit_trees
 from calibration.roofline import CONSTANTS, Roofline
 from calibration.roofline_fit import fit_plain, fit_roofline
 from calibration.shared_residual import SharedResidual
+from calibration.shared_residual import SharedResidual
 from calibration.trees import Trees
 from oracle.errors import BadInput, OutOfRange
 from oracle.estimate import DRAWS, Floats
@@ -282,7 +283,7 @@ def test_groups_of_other_kernels_are_refused(groups: list[str]) -> None:
 def test_a_prior_over_other_columns_is_refused() -> None:
     kernels = products(20, 0)
     wider = np.random.default_rng(0).normal(size=(40, 1 + kernels.columns.shape[1]))
-    prior = fit_trees(wider, wider[:, -1])
+    prior = SharedResidual(fit_trees(wider, wider[:, -1]))
     with pytest.raises(BadInput, match=r"trees over .* columns cannot be asked"):
         fit_kernel_model(kernels, measured(kernels, 0), prior=prior)
 
