@@ -20,7 +20,6 @@ from calibration.residual_fit import fit_trees
 from calibration.roofline import CONSTANTS, Roofline
 from calibration.roofline_fit import fit_plain, fit_roofline
 from calibration.shared_residual import SharedResidual
-from calibration.shared_residual import SharedResidual
 from calibration.trees import Trees
 from oracle.errors import BadInput, OutOfRange
 from oracle.estimate import DRAWS, Floats
