@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.kernel_model import Branch, Coverage, KernelModel
-from calibration.local_spread import fit_local_spread, flat_spread
+from calibration.local_spread import fit_local_spread, flat_spread, unseen_factors
 from calibration.quantities import Quantities
 from calibration.residual_fit import fit_process, fit_trees
 from calibration.roofline_fit import RooflineFit, fit_roofline
@@ -261,7 +261,7 @@ def fit_kernel_model(
         sd = np.full(count, UNTESTED_LOG_SD)
     scores = (np.log(sample.seconds) - logs) / sd
     spread = fit_local_spread(logs, scores) if testable else flat_spread()
-    scores = np.sort(np.abs(scores) / spread.factor(logs))
+    scores = np.sort(np.abs(scores) / (unseen_factors(logs, scores) if testable else 1.0))
     if not testable:
         scores = np.array([1.2816, 1.6449])  # normal quantiles of 80 and 90 %: there is nothing to measure them with
     elif count > _MOST_SCORES:

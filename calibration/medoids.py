@@ -5,9 +5,10 @@ maximin and Sobol designs measure the corners, which nobody asks for, and are wo
 launch floor) and the largest kernel are always among them.
 
 A few long kernels hold most of a step, and where shapes spread over decades an unweighted mean has hardly any of them.
-So a candidate weighs its seconds to the power 0.3: with 200 of thousands of GPU kernels (matrix products of three
-devices) that halves the error of sums of fifty layers, and costs single kernels at most a twentieth of theirs; with
-0.5 sums gain no more and single kernels of one collection lose a sixth.
+So a candidate weighs its seconds to the power 0.3. With 200 of thousands of GPU kernels, on three seeds that chose
+nothing, errors of sums of fifty matrix products fell from 3.8 to 2.9 % (twelve pairs of a family and a device) and
+those of sums of convolutions rose from 2.8 to 3.0 %, while single products were missed by between 12 % less and 17 %
+more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from calibration.local_spread import fit_local_spread, flat_spread
+from calibration.local_spread import fit_local_spread, flat_spread, unseen_factors
 
 
 def test_scores_are_alike_everywhere_once_they_are_divided_by_their_factor() -> None:
@@ -34,3 +34,13 @@ def test_one_length_or_no_error_gives_one_factor() -> None:
     assert equal.factor(np.array([-9.0, -1.0])).tolist() == pytest.approx([2.0, 2.0])
     assert fit_local_spread(np.linspace(0, 1, 5), np.zeros(5)).factor(np.array([0.5]))[0] == 1.0
     assert flat_spread().factor(np.array([-20.0, 3.0])).tolist() == [1.0, 1.0]
+
+
+def test_a_kernel_that_was_missed_does_not_widen_its_own_factor() -> None:
+    log_seconds = np.linspace(-9, 0, 30)
+    scores = np.where(np.arange(30) == 29, 4.0, 1.0)
+    inside = fit_local_spread(log_seconds, scores).factor(log_seconds)
+    unseen = unseen_factors(log_seconds, scores)
+    assert inside[-1] > 1.2
+    assert unseen[-1] == pytest.approx(1.0)
+    assert unseen[0] == pytest.approx(inside[0], rel=0.3)
