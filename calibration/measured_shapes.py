@@ -43,6 +43,7 @@ class MeasuredShapes:
 
     def __init__(self, calibration: Calibration, keys: Mapping[Phase, str], pages: Mapping[str, KernelFit]) -> None:
         self._calibration, self._keys, self._pages = calibration, keys, pages
+        self._found: dict[tuple[Layer, Phase], Mapping[int, MeasuredShape]] = {}
         self._own: dict[tuple[Layer, Phase], Own] = {}
 
     @cached_property
@@ -54,25 +55,29 @@ class MeasuredShapes:
                 found[canonical(LayerCall(shape.layer, shape.phase, shape.samples)).layer].append(shape)
         return found
 
-    def _of(self, call: LayerCall) -> dict[int, MeasuredShape]:
+    def _of(self, layer: Layer, phase: Phase) -> Mapping[int, MeasuredShape]:
         """The shapes of a canonical call's layer in its phase, by their samples; of an update, by 1."""
-        phase, key = call.phase, self._keys[call.phase]
-        same = () if phase is Phase.UPDATE else self._calibration.by_layer.get(call.layer, ())
-        shapes = (*same, *self._others.get(call.layer, ()))
-        found = (shape for shape in shapes if shape.phase is phase and shape.execution == key)
+        same = () if phase is Phase.UPDATE else self._calibration.by_layer.get(layer, ())
+        shapes, key = (*same, *self._others.get(layer, ())), self._keys[phase]
+        found = [shape for shape in shapes if shape.phase is phase and shape.execution == key]
         return {1 if phase is Phase.UPDATE else shape.samples: shape for shape in found}
 
     def find(self, call: LayerCall) -> MeasuredShape | None:
         """The measurement of this very call."""
-        return self._of(call).get(call.samples)
+        key = (call.layer, call.phase)
+        if key not in self._found:
+            self._found[key] = self._of(*key)
+        return self._found[key].get(call.samples)
 
     def own(self, call: LayerCall) -> Own:
         """The measurements of a call's layer in its phase, at any number of samples."""
         key = (call.layer, call.phase)
-        if key not in self._own:
-            shapes = [without_pages(shape, self._pages) for shape in self._of(call).values()]
-            self._own[key] = [(shape.samples, shape.seconds) for shape in shapes]
-        return self._own[key]
+        own = self._own.get(key)
+        if own is None:
+            self.find(call)
+            shapes = [without_pages(shape, self._pages) for shape in self._found[key].values()]
+            own = self._own[key] = [(shape.samples, shape.seconds) for shape in shapes]
+        return own
 
     def of_family(self, name: str, phase: Phase) -> list[MeasuredShape]:
         """The shapes of a family in a phase."""

@@ -69,30 +69,36 @@ class Trees:
         trees, slots = cut.shape
         if not ((children >= 0) & (children < slots)).all():
             raise BadInput(f"a tree has a child outside its {slots} slots")
-        tree = np.arange(trees)[:, None]
-        left, right = children.astype(np.intp)
-        inner = left != np.arange(slots)
-        used = np.zeros(cut.shape, dtype=bool)
-        used[:, 0] = True
-        for side in (left, right):
-            used[np.broadcast_to(tree, cut.shape)[inner], side[inner]] = True
+        # Slots are counted through all trees: places of flat arrays.
+        roots = np.arange(0, trees * slots, slots, dtype=np.intp)
+        left, right = (children.astype(np.intp) + roots[:, None]).reshape(2, -1)
+        inner = left != np.arange(trees * slots)
+        used = np.zeros(trees * slots, dtype=bool)
+        used[roots], used[left[inner]], used[right[inner]] = True, True, True
         leaf = used & ~inner
-        number = np.cumsum(leaf, axis=1) - 1
+        number = (np.cumsum(leaf.reshape(trees, slots), axis=1) - 1).ravel()
         if number.max(initial=0) >= LEAVES:
             raise BadInput(f"a tree has {number.max() + 1} leaves; there are at most {LEAVES}")
-        under = np.where(leaf, 1 << number, 0)
-        for _ in range(LEAVES):  # as deep as a tree can be
-            under = np.where(inner, under[tree, left] | under[tree, right], under)
-        possible = under[:, :1]
-        below, above = (np.where(inner, possible & ~under[tree, other], possible) for other in (right, left))
+        under = np.where(leaf, np.left_shift(1, number), 0).astype(np.uint8)
+        for _ in range(LEAVES - 1):  # as deep as a tree can be
+            under = under | (under.take(left) | under.take(right))
         values = np.zeros((trees, LEAVES), dtype=np.float32)
-        values[np.broadcast_to(tree, cut.shape)[leaf], number[leaf]] = cut[leaf]
-        order = np.argsort(~inner, axis=1, kind="stable")[:, : max(1, int(inner.sum(axis=1).max(initial=0)))]
+        values.ravel()[(np.arange(trees * slots) // slots * LEAVES + number)[leaf]] = cut.ravel()[leaf]
+        # A tree with fewer conditions than others has some that compare column 0 and rule out nothing.
+        conditions, counts = np.flatnonzero(inner), inner.reshape(trees, slots).sum(axis=1)
+        most = max(1, int(counts.max(initial=0)))
+        places = np.arange(len(conditions)) + np.repeat(np.arange(trees) * most - (np.cumsum(counts) - counts), counts)
+        possible = np.repeat(under.take(roots), most)
+        below, above = (possible.copy() for _ in range(2))
+        below[places] &= ~under.take(right.take(conditions))
+        above[places] &= ~under.take(left.take(conditions))
+        features, cuts = np.zeros(trees * most, dtype=np.int16), np.zeros(trees * most, dtype=np.float32)
+        features[places], cuts[places] = feature.ravel().take(conditions), cut.ravel().take(conditions)
         return cls(
-            feature=feature[tree, order],
-            cut=cut[tree, order].astype(np.float32),
-            below=below[tree, order].astype(np.uint8),
-            above=above[tree, order].astype(np.uint8),
+            feature=features.reshape(trees, most),
+            cut=cuts.reshape(trees, most),
+            below=below.reshape(trees, most),
+            above=above.reshape(trees, most),
             leaves=values,
             base=base,
         )

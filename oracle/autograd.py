@@ -299,10 +299,10 @@ def _input_bytes(layers: Sequence[Placed]) -> float:
     samples_bytes = targets_bytes = 0.0
     for placed in layers:
         layer = placed.node.layer
-        for name, shape in zip(placed.node.inputs, layer.input_shapes, strict=True):
+        for name, items in zip(placed.node.inputs, layer.operand_items, strict=True):
             if name == INPUT:
                 wide = 8 if layer.kind == "embedding" else 4
-                samples_bytes = max(samples_bytes, wide * math.prod(shape) * placed.scale)
+                samples_bytes = max(samples_bytes, wide * items * placed.scale)
         if isinstance(layer, Loss):
             labels = 8 * math.prod(layer.shape[:-1])
             targets_bytes += placed.scale * (labels if layer.op == "cross_entropy" else 4 * layer.input_items)

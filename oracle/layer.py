@@ -102,9 +102,14 @@ class Layer(ABC):
         return sum(math.prod(shape) for shape in self.param_shapes)
 
     @cached_property
+    def operand_items(self) -> tuple[int, ...]:
+        """Items of each operand, per sample."""
+        return tuple(map(math.prod, self.input_shapes))
+
+    @cached_property
     def input_items(self) -> int:
         """|x|: items of all operands, per sample."""
-        return sum(math.prod(shape) for shape in self.input_shapes)
+        return sum(self.operand_items)
 
     @cached_property
     def output_items(self) -> int:

@@ -17,7 +17,6 @@ and then hold for every batch.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -239,14 +238,14 @@ class _Step:
 
     def _operand_gradients(self, layer: Placed, arrived: _Gradient) -> list[tuple[str, _Gradient]]:
         made = []
-        for name, shape in zip(layer.node.inputs, layer.node.layer.input_shapes, strict=True):
+        for name, items in zip(layer.node.inputs, layer.node.layer.operand_items, strict=True):
             if not self.sizes.trainable.get(name, name != INPUT):
                 continue
             if self.keeps[layer.node.name].hands_on:
                 gradient = arrived
                 arrived.holders += 1
             else:
-                gradient = _Gradient(math.prod(shape) * self.sizes.item_bytes * layer.scale)
+                gradient = _Gradient(items * self.sizes.item_bytes * layer.scale)
                 self.transient_sample_bytes += gradient.sample_bytes
             made.append((name, gradient))
         return made
@@ -300,7 +299,7 @@ def _storage_bytes(layers: Sequence[Placed], storage: Mapping[str, str], sizes: 
     for layer in layers:
         node = layer.node
         tensors = [(node.name, 0 if isinstance(node.layer, Loss) else node.layer.output_items)]
-        tensors += zip(node.inputs, map(math.prod, node.layer.input_shapes), strict=True)
+        tensors += zip(node.inputs, node.layer.operand_items, strict=True)
         for name, items in tensors:
             if name == INPUT and (not sizes.casts or node.layer.kind == "embedding"):
                 continue
