@@ -1,10 +1,11 @@
-"""A calibration like a real store's: of every family of a ResNet-50 step 60 to 200 shapes, most with a residual model.
+"""A calibration like a real store's: of every family of a ResNet-50 step 40 to 200 shapes, most with a residual model.
 
 The shapes are the calls of ResNet-50 at one batch, as `calibrate --for` measures them, and, for more shapes, of two
-other networks at several batches and of all three under three strategies, at most 200 of a family. The
-device is the simulated one behind a cache: a call whose traffic fits into it takes down to two fifths of its time, and
-odd channels cost a quarter more, neither of which constants that add up can say. So the gate of `fit` gives 17 families
-a roofline with a residual; average poolings, dropout and losses have too few shapes.
+other networks at several batches and of all three under three strategies, at most 200 of a family. The device is the
+simulated one behind a cache: a call whose traffic fits into it takes down to two fifths of its time, and odd channels
+cost a quarter more, neither of which constants that add up can say. So the gate of `fit` gives all families a roofline
+with a residual but for updates, which walk over memory, and for average poolings, dropout and losses, of which there
+are too few shapes.
 """
 
 from __future__ import annotations

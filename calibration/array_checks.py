@@ -30,6 +30,7 @@ ROW_ARRAYS = ("launches", "flop", "bytes", "wave_stretch", "tile_efficiency", "w
 """Quantities with one number for each canary."""
 
 _POSITIVE = ("launches", "wave_stretch", "tile_efficiency")
+_LEAST = np.array([[np.nextafter(0.0, 1.0) if name in _POSITIVE else 0.0] for name in ROW_ARRAYS])
 
 
 def check_processor(numbers: Floats) -> tuple[int, float]:
@@ -121,16 +122,18 @@ def _check_canaries(arrays: Mapping[str, Any]) -> None:
     log_s = arrays["canary.log_s"]
     _need(log_s.ndim == 1 and len(log_s) > 0, "there are no canaries")
     _need(_within(log_s, LARGEST_LOG), f"the canaries have ln seconds beyond +-{LARGEST_LOG:g}")
-    for name in ROW_ARRAYS:
-        values = arrays[f"canary.{name}"]
+    numbers = [arrays[f"canary.{name}"] for name in ROW_ARRAYS]
+    for name, values in zip(ROW_ARRAYS, numbers, strict=True):
         _need(values.shape == log_s.shape, f"canary.{name} is not one number for each canary")
-        good = _all(values > 0 if name in _POSITIVE else values >= 0)
+    for name, good in zip(ROW_ARRAYS, np.logical_and.reduce(np.array(numbers) >= _LEAST, axis=1).tolist(), strict=True):
         _need(good, f"canary.{name} has a number that is too small")
-    for name, width in (
-        ("dims", arrays["coverage.axes"].shape[-1]),
-        ("classes", arrays["canary.classes"].shape[-1]),
-        ("columns", len(arrays["names"])),
-    ):
-        values = arrays[f"canary.{name}"]
+    widths = {
+        "dims": arrays["coverage.axes"].shape[-1],
+        "classes": arrays["canary.classes"].shape[-1],
+        "columns": len(arrays["names"]),
+    }
+    tables = [arrays[f"canary.{name}"] for name in widths]
+    for (name, width), values in zip(widths.items(), tables, strict=True):
         _need(values.shape == (len(log_s), width), f"canary.{name} is not {width} numbers for each canary")
+    for name, values in zip(widths, tables, strict=True):
         _need(_within(values, LARGEST_LOG), f"canary.{name} has a number beyond +-{LARGEST_LOG:g}")
